@@ -1,0 +1,64 @@
+"""Every error that dsv4bench raises on purpose.
+
+DsvError
+├── UsageError            the user asked for something impossible: one line, exit code 2
+├── CellError             one cell cannot be measured: it becomes a record with a status and a reason
+│   ├── CellSkipped       it cannot run here (no device, provider missing, refused by a graph's rules)
+│   ├── CellWrong         it ran and its result is wrong: it gets no time
+│   └── CellOutOfMemory   it does not fit in the memory of this device
+├── CaptureError          something that a CUDA graph cannot hold
+├── RecordError           a results file that cannot be read: names the file and the line
+└── TraceFormatError      a trace that cannot be read: names the file, the place and what was expected
+"""
+
+from difflib import get_close_matches
+
+
+class DsvError(Exception):
+    """The root of all errors that dsv4bench raises on purpose."""
+
+
+class UsageError(DsvError):
+    """A request that cannot be met; the message is one line for the user."""
+
+
+class CellError(DsvError):
+    """A cell that cannot be measured; `status` is the word that its record carries."""
+
+    status = "failed"
+
+
+class CellSkipped(CellError):
+    """A cell that cannot run here, with the reason."""
+
+    status = "skipped"
+
+
+class CellWrong(CellError):
+    """A cell whose result is wrong; a wrong result has no speed."""
+
+    status = "wrong"
+
+
+class CellOutOfMemory(CellError):
+    """A cell that does not fit in the device's memory."""
+
+    status = "out_of_memory"
+
+
+class CaptureError(DsvError):
+    """Something in a step that a CUDA graph cannot hold."""
+
+
+class RecordError(DsvError):
+    """A results file that cannot be read; the message names file and line."""
+
+
+class TraceFormatError(DsvError):
+    """A trace that cannot be read; the message names the file, the place and what was expected."""
+
+
+def nearest(value: str, known: list[str] | tuple[str, ...]) -> str:
+    """Return " (did you mean X?)" for the known word nearest to `value`, or an empty string."""
+    found = get_close_matches(value, known, n=1, cutoff=0.4)
+    return f" (did you mean {found[0]!r}?)" if found else ""

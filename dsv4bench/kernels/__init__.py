@@ -1,0 +1,34 @@
+"""The catalogue: every kernel by name, listed by hand, imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+
+from dsv4bench.kernels.contract import Kernel
+
+CATALOGUE = {
+    "rope": "rope",
+    "norm_rope_store": "norm_rope_store",
+    "store": "store",
+    "compress_c1": "compress_c1",
+    "compress_c2": "compress_c2",
+    "compress_pool": "compress_pool",
+    "fake_quant": "fake_quant",
+    "index_key": "index_key",
+    "index_pack": "index_pack",
+    "index_query": "index_query",
+    "index_logits": "index_logits",
+    "index_topk": "index_topk",
+    "index_candidates": "index_candidates",
+    "combine": "combine",
+    "dequant": "dequant",
+    "sparse_attention": "sparse_attention",
+}
+
+
+@cache
+def kernel(name: str) -> Kernel:
+    """Return the catalogue's kernel called `name`; KeyError for an unknown name."""
+    found: Kernel = importlib.import_module(f"dsv4bench.kernels.{CATALOGUE[name]}").KERNEL
+    return found

@@ -1,0 +1,148 @@
+"""What a kernel of the catalogue is: one operation, its reference, its cost, and who else can do it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+Tensors = Mapping[str, Any]
+Call = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a provider needs: a device type, packages that must be importable, a compute capability."""
+
+    device: Literal["any", "cuda"] = "any"
+    packages: tuple[str, ...] = ()
+    capability: tuple[int, int] | None = None
+
+    def why_not(self, device: str) -> str | None:
+        """Return one sentence saying why this cannot run on `device` ("cpu" or "cuda"), or None if it can."""
+        missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
+        if missing:
+            return f"the package {missing[0]!r} is not installed"
+        if self.device == "cuda" and device != "cuda":
+            return "needs a CUDA device"
+        if self.capability is not None and device == "cuda":
+            have = torch.cuda.get_device_capability()
+            if have < self.capability:
+                need = ".".join(map(str, self.capability))
+                return f"needs compute capability {need}, this device has {have[0]}.{have[1]}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Someone who can do a kernel's work: `build(tensors)` checks the arguments and returns the call that launches."""
+
+    name: str
+    build: Callable[[Tensors], Call]
+    needs: Needs = Needs()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The least work of one call, from its actual indices and lengths: FLOPs, bytes read, bytes written."""
+
+    flops: int
+    bytes_read: int
+    bytes_written: int
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read plus bytes written."""
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How near an output must be to the reference's.
+
+    `share` of the elements must lie within `atol + rtol * |want|` (both 0: equal, NaN equal to NaN, -0 told from +0), and
+    none may be further away than `limit` codes where the output is a byte (None: no limit).
+    """
+
+    rtol: float = 0.0
+    atol: float = 0.0
+    share: float = 1.0
+    limit: int | None = None
+    because: str = ""
+
+    def deviation(self, got: torch.Tensor, want: torch.Tensor) -> str | None:
+        """Return None if `got` is near enough to `want`, else a sentence that says how far it is."""
+        if got.shape != want.shape or got.dtype != want.dtype:
+            return f"shape {tuple(got.shape)} {got.dtype}, expected {tuple(want.shape)} {want.dtype}"
+        if got.numel() == 0:
+            return None
+        near = self._near(got, want)
+        share = near.double().mean().item()
+        if share < self.share:
+            worst = (~near).nonzero()[0].tolist()
+            return (
+                f"{share:.6f} of {got.numel()} elements within rtol {self.rtol:g} atol {self.atol:g}, expected {self.share:g};"
+                f" first at {worst}: {got[tuple(worst)].item()!r}, expected {want[tuple(worst)].item()!r}"
+            )
+        if self.limit is not None and got.dtype == torch.uint8:
+            gap = int((got.int() - want.int()).abs().max())
+            if gap > self.limit:
+                return f"a byte differs by {gap} codes, at most {self.limit} expected"
+        return None
+
+    def _near(self, got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+        if not got.is_floating_point() or (self.rtol == 0 and self.atol == 0):
+            return same_bits(got, want)
+        return torch.isclose(got.float(), want.float(), rtol=self.rtol, atol=self.atol, equal_nan=True)
+
+
+EXACT = Tolerance(because="the specification says bit-exact")
+
+
+def same_bits(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
+    """Return, element by element, whether two tensors of one dtype hold the same bits (any NaN equals any NaN)."""
+    if not got.is_floating_point():
+        return got == want
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[got.element_size()]
+    same = got.contiguous().view(bits) == want.contiguous().view(bits)
+    return same | (got.float().isnan() & want.float().isnan())
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One operation of the catalogue.
+
+    `inputs(shape, generator)` makes every tensor of a call on the generator's device, outputs included; `reference(**tensors)`
+    is the readable definition in plain torch and writes the outputs in place; `cost(tensors)` counts the least work;
+    `outputs` names each tensor that a call writes, with its tolerance; `examples` are shapes that every provider must pass.
+    """
+
+    name: str
+    inputs: Callable[[Any, torch.Generator], dict[str, Any]]
+    reference: Callable[..., None]
+    cost: Callable[[Tensors], Cost]
+    outputs: Mapping[str, Tolerance]
+    examples: tuple[Any, ...]
+    providers: tuple[Provider, ...] = field(default=())
+
+    def provider(self, name: str) -> Provider:
+        """Return the provider called `name`; KeyError names those that exist."""
+        for provider in self.providers:
+            if provider.name == name:
+                return provider
+        raise KeyError(f"{self.name} has no provider {name!r}; it has {', '.join(p.name for p in self.providers)}")
+
+
+def torch_provider(reference: Callable[..., None]) -> Provider:
+    """Make the provider "torch" of a reference."""
+
+    def build_torch(tensors: Tensors) -> Call:
+        return lambda: reference(**tensors)
+
+    return Provider("torch", build_torch)
+
+
+TRITON = Needs(device="cuda", packages=("triton",))

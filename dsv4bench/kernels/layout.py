@@ -1,0 +1,46 @@
+"""KV cache layouts and the paged address arithmetic, once, for every writer and reader (specification 2.1).
+
+A cache is uint8 [pages, page_bytes]. Slot s lies in page s // page_size at index i = s % page_size; its data begins at
+i * data_stride and its scales at scale_base + i * scale_stride, both from the start of the page (block split).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HEAD_DIM = 512  # channels of a KV row: K and V are the same row
+NOPE_DIM = 448  # channels without position
+ROPE_DIM = 64  # rotated channels, adjacent pairs (even real, odd imaginary)
+FULL_PAGE = 256  # tokens of a page of the full pool; a page of ratio r holds FULL_PAGE // r rows
+
+
+@dataclass(frozen=True, slots=True)
+class KVLayout:
+    """One way to store a row: bytes of data and of scales per slot, values per scale, and the page's alignment in bytes."""
+
+    name: str
+    data_bytes: int
+    scale_bytes: int
+    values_per_scale: int
+    page_align: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one slot, data and scales."""
+        return self.data_bytes + self.scale_bytes
+
+    def page_bytes(self, page_size: int) -> int:
+        """Return the bytes of a page of `page_size` slots, padded to the layout's alignment."""
+        return -(-page_size * self.row_bytes // self.page_align) * self.page_align
+
+    def strides(self, page_size: int) -> tuple[int, int, int]:
+        """Return (data_stride, scale_base, scale_stride) in bytes within a page."""
+        return self.data_bytes, page_size * self.data_bytes, self.scale_bytes
+
+
+V4 = KVLayout("v4", 576, 8, 64, 576)  # 448 e4m3 + 64 bf16; 7 ue8m0 + 1 pad byte that nobody writes
+V41 = KVLayout("v41", 512, 16, 32, 512)  # 512 e4m3; 16 ue8m0
+V41_FP4 = KVLayout("fp4", 256, 32, 16, 256)  # 512 e2m1, even channel in the low nibble; 32 e4m3
+INDEX_K = KVLayout("index_k", 64, 4, 32, 4)  # 128 e2m1; 4 ue8m0
+
+LAYOUTS = {layout.name: layout for layout in (V4, V41, V41_FP4)}

@@ -1,0 +1,1 @@
+"""What was seen: records, their store, statistics and comparisons."""

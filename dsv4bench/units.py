@@ -1,0 +1,63 @@
+"""The only place that converts or formats a quantity.
+
+Storage has one unit per quantity: time in `_ns`, memory in `_bytes`, rates in bytes or FLOPs per second.
+"""
+
+NS_PER_US = 1_000
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+
+def format_ns(ns: float | None, digits: int = 4) -> str:
+    """Format a time in nanoseconds with the unit that reads best and `digits` significant digits."""
+    if ns is None:
+        return "-"
+    for scale, unit in ((NS_PER_S, "s"), (NS_PER_MS, "ms"), (NS_PER_US, "us")):
+        if abs(ns) >= scale:
+            return f"{significant(ns / scale, digits)} {unit}"
+    return f"{significant(ns, digits)} ns"
+
+
+def format_us(ns: float | None, signed: bool = False) -> str:
+    """Format nanoseconds as microseconds, with a sign where a difference is meant."""
+    if ns is None:
+        return "-"
+    text = significant(ns / NS_PER_US, 4)
+    return f"+{text} us" if signed and ns > 0 else f"{text} us"
+
+
+def format_bytes(count: float | None) -> str:
+    """Format a number of bytes in B, KiB, MiB or GiB."""
+    if count is None:
+        return "-"
+    for scale, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if abs(count) >= scale:
+            return f"{significant(count / scale, 4)} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_rate(bytes_per_s: float | None) -> str:
+    """Format a rate in bytes per second as GB/s or TB/s (decimal, as vendors do)."""
+    if bytes_per_s is None:
+        return "-"
+    if bytes_per_s >= 1e12:
+        return f"{significant(bytes_per_s / 1e12, 3)} TB/s"
+    return f"{significant(bytes_per_s / 1e9, 3)} GB/s"
+
+
+def format_percent(share: float | None, signed: bool = False) -> str:
+    """Format a share (0.01 is one percent) with two decimals."""
+    if share is None:
+        return "-"
+    return f"{share * 100:+.2f} %" if signed else f"{share * 100:.2f} %"
+
+
+def significant(value: float, digits: int) -> str:
+    """Return `value` with `digits` significant digits and no exponent (1234.5 with 3 is "1234")."""
+    if value == 0:
+        return "0"
+    before = len(str(int(abs(value)))) if abs(value) >= 1 else 0
+    return f"{value:.{max(0, digits - before)}f}"

@@ -1,0 +1,1 @@
+"""Which step runs: geometry, batches, pools, variants, and the attention forward itself."""
