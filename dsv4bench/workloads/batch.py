@@ -1,0 +1,109 @@
+"""What one forward computes: requests of new tokens, each on its cached prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dsv4bench.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a forward: `extend` new tokens on `prefix` cached ones; `index` is its own across forwards."""
+
+    index: int
+    prefix: int
+    extend: int
+
+    @property
+    def seq(self) -> int:
+        """Tokens after this forward."""
+        return self.prefix + self.extend
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The requests of one forward on one rank, in row order.
+
+    `bucket` is the row count of a graph's static buffers (None: no padding). An idle batch holds one made-up request of
+    `bucket` tokens and no live row (specification 8.2); a batch of no requests is a rank that sits an eager step out.
+    """
+
+    requests: tuple[Request, ...]
+    rank: int = 0
+    bucket: int | None = None
+    idle: bool = False
+
+    @property
+    def live(self) -> int:
+        """Rows that belong to a real request."""
+        return 0 if self.idle else sum(self.extends)
+
+    @property
+    def rows(self) -> int:
+        """Rows that the step runs over, padding included."""
+        return sum(self.extends) if self.bucket is None else self.bucket
+
+    @property
+    def pads(self) -> int:
+        """Rows that belong to no request; they stand after the live ones."""
+        return self.rows - self.live
+
+    @property
+    def extends(self) -> tuple[int, ...]:
+        """New tokens of each request."""
+        return tuple(request.extend for request in self.requests)
+
+    @property
+    def prefixes(self) -> tuple[int, ...]:
+        """Cached tokens of each request."""
+        return tuple(request.prefix for request in self.requests)
+
+    @property
+    def seq_lens(self) -> tuple[int, ...]:
+        """Tokens of each request after this forward."""
+        return tuple(request.seq for request in self.requests)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first row of each request."""
+        return tuple(sum(self.extends[:i]) for i in range(len(self.requests)))
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest request; 0 in a batch of none."""
+        return max(self.seq_lens, default=0)
+
+    def padded(self, bucket: int) -> Batch:
+        """Return this batch in the static buffers of `bucket` rows; a batch of no requests becomes an idle one.
+
+        Raises ValueError where the batch has more rows than the bucket.
+        """
+        if not self.requests or self.idle:
+            return Batch((Request(0, 0, bucket),), self.rank, bucket, idle=True)
+        if self.live > bucket:
+            raise ValueError(f"{self.live} rows do not fit a bucket of {bucket}")
+        return replace(self, bucket=bucket)
+
+
+# one cell's workload: for each rank, its forwards in order; every rank has the same number of forwards
+Plan = tuple[tuple[Batch, ...], ...]
+
+
+def uniform(batch: int, extend: int, prefix: int, chunk: int) -> Batch:
+    """Return one forward of `batch` equal requests that fits the chunk budget; see `equal_requests`."""
+    return Batch(equal_requests(batch, extend, prefix, chunk))
+
+
+def equal_requests(batch: int, extend: int, prefix: int, chunk: int, ranks: int = 1) -> tuple[Request, ...]:
+    """Return `batch` equal requests of `extend` new tokens on `prefix` cached ones that fit a chunk budget per rank.
+
+    Where a rank's requests exceed `chunk` tokens, the budget is split evenly between them and the remainder is left
+    out, so that all requests stay equal (64 requests at 8192: 128 tokens each). Raises UsageError where not one token
+    each is left.
+    """
+    fullest = -(-batch // ranks)  # requests of the rank that is dealt the most
+    each = min(extend, chunk // fullest)
+    if each < 1:
+        raise UsageError(f"--chunk {chunk}: leaves no token for each of {fullest} requests; expected at least {fullest}")
+    return tuple(Request(index, prefix, each) for index in range(batch))

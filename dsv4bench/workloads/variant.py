@@ -1,0 +1,67 @@
+"""The switches that make a before and an after: KV formats, reuse, compressor, graph, provider, planted fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dsv4bench.errors import UsageError, nearest
+from dsv4bench.kernels.layout import V4, V41, V41_FP4, KVLayout
+
+FAULTS = ("stale-head", "wrong-row", "extra-copy")
+REUSE = ("on", "off")
+COMPRESSORS = ("torch", "fused")
+GRAPH_MODES = ("breakable", "full")
+PROVIDERS = ("torch", "triton")
+
+
+@dataclass(frozen=True, slots=True)
+class KVPair:
+    """The layouts of the main (sliding window) and the extra (compressed) caches."""
+
+    main: KVLayout
+    extra: KVLayout
+
+    @property
+    def name(self) -> str:
+        """The command-line word: "v4", "v41" or "v41+fp4"."""
+        return self.main.name if self.main == self.extra else f"{self.main.name}+{self.extra.name}"
+
+
+# specification 2.1: identical layouts, or V41 with an FP4 extra cache; FP4 is never a main cache
+KV_PAIRS = {pair.name: pair for pair in (KVPair(V4, V4), KVPair(V41, V41), KVPair(V41, V41_FP4))}
+
+
+def kv_pair(text: str) -> KVPair:
+    """Return the pair called `text`; UsageError names the nearest one, and says why FP4 cannot stand alone."""
+    if text in KV_PAIRS:
+        return KV_PAIRS[text]
+    known = ", ".join(KV_PAIRS)
+    if text.split("+")[0] == V41_FP4.name:
+        raise UsageError(f"--kv {text}: FP4 is extra-only (compressed rows), never a main cache; known: {known}")
+    raise UsageError(f"--kv {text}: no such KV pair{nearest(text, tuple(KV_PAIRS))}; known: {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to run a step; before and after are two variants that differ in one switch."""
+
+    kv: KVPair = KV_PAIRS["v41+fp4"]
+    reuse: Literal["on", "off"] = "on"
+    compressor: Literal["torch", "fused"] = "fused"
+    graph: bool = False
+    graph_mode: Literal["breakable", "full"] = "breakable"
+    provider: Literal["torch", "triton"] = "torch"
+    fault: str | None = None
+
+    def switches(self) -> dict[str, str | bool | None]:
+        """Return the switches by their command-line names and values; `graph` is true or false."""
+        return {
+            "kv": self.kv.name,
+            "reuse": self.reuse,
+            "compressor": self.compressor,
+            "graph": self.graph,
+            "graph-mode": self.graph_mode,
+            "provider": self.provider,
+            "fault": self.fault,
+        }
