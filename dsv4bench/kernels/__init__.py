@@ -8,6 +8,7 @@ from functools import cache
 from dsv4bench.kernels.contract import Kernel
 
 CATALOGUE = {
+    "rms_norm": "rms_norm",
     "rope": "rope",
     "norm_rope_store": "norm_rope_store",
     "store": "store",
