@@ -1,0 +1,54 @@
+"""What importing costs, and what still works where a heavy package is missing."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.source_tree import PACKAGE, ROOT
+
+HELP_SECONDS = 0.3
+HEAVY = ("torch", "triton", "pandas", "matplotlib", "scipy", "pyarrow")
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def modules(folder: str) -> list[str]:
+    return [f"dsv4bench.{folder}.{path.stem}" for path in sorted((PACKAGE / folder).glob("*.py"))]
+
+
+def import_all(names: list[str], without: tuple[str, ...]) -> str:
+    block = f"import sys, importlib; sys.modules.update(dict.fromkeys({without!r})); "
+    return python(block + f"[importlib.import_module(name.removesuffix('.__init__')) for name in {names!r}]")
+
+
+def test_the_command_line_starts_without_heavy_packages():
+    loaded = python(f"import sys, dsv4bench.cli; print(*[name for name in {HEAVY!r} if name in sys.modules])")
+    assert loaded == ""
+
+
+def test_help_answers_at_once():
+    def seconds() -> float:
+        begin = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "dsv4bench", "--help"], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+        return time.perf_counter() - begin
+
+    assert min(seconds() for _ in range(8)) < HELP_SECONDS
+
+
+def test_results_and_dashboards_work_on_a_laptop_without_torch():
+    import_all(modules("results") + modules("dashboards"), without=("torch", "triton"))
+
+
+def test_kernel_files_can_be_imported_without_triton():
+    import_all(modules("kernels"), without=("triton",))
+
+
+def test_a_blocked_package_is_really_blocked():
+    with pytest.raises(AssertionError, match="torch"):
+        import_all(["dsv4bench.kernels.contract"], without=("torch",))
