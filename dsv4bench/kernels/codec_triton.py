@@ -1,0 +1,250 @@
+"""The one quantiser: e4m3, ue8m0 and e2m1 as Triton device functions, shared by every writer (specification 2.2).
+
+All functions take and return blocks of values; arithmetic is f32. Shapes: R rows, G tiles of one scale each.
+
+    e4m3_encode(x f32) -> u8                 round to nearest even, saturating at 448
+    e4m3_decode(byte u8) -> f32              exact, NaN kept
+    ue8m0_decode(byte) -> f32                2^(byte - 127), byte 0 is 2^-127, byte 255 is NaN
+    ue8m0_inverse(byte) -> f32               2^(127 - byte) for bytes 1 .. 253
+    e2m1_encode(q f32) -> u8                 0 .. 15, ties to the even code, saturating at 6, sign bit kept (-0.0 is 8)
+    e2m1_decode(code) -> f32                 exact, -0.0 kept
+    pack_nibbles(codes u8 [R, 2n]) -> [R, n] the even channel in the low nibble
+    unpack_nibbles(bytes u8 [R, n]) -> u8 codes [R, 2n]
+
+    quantise_v4(tiles [G, 64])     -> (e4m3 bytes [G, 64], ue8m0 bytes [G])
+    quantise_v41(tiles [G, 32])    -> (e4m3 bytes [G, 32], ue8m0 bytes [G])
+    quantise_fp4(tiles [G, 16])    -> (e2m1 codes [G, 16], e4m3 scale bytes [G])
+    quantise_index(tiles [G, 32])  -> (e2m1 codes [G, 32], ue8m0 bytes [G])     the pack stage of the index
+    fake_quant_kv(x [R, D])        -> f32 [R, D], exact in bf16                 compressed KV, 16 wide
+    fake_quant_index(x [R, D])     -> f32 [R, D], exact in bf16                 index keys and queries, 32 wide
+
+    store_rows(cache_ptr, slots [R], live bool [R], x f32 [R, 512], LAYOUT, PAGE_SIZE, PAGE_BYTES)
+        quantises R rows by the layout's rule and writes them to their slots; rows that are not live write nothing. V4.1
+        layouts expect values that are exact in bf16; V4 takes f32 and rounds its bf16 tail here.
+    store_index_rows(cache_ptr, slots [R], live bool [R], payload u8 [R, 64], scales u8 [R, 4], PAGE_SIZE)
+        writes packed index rows.
+    slot_offsets(slots [R], PAGE_SIZE, PAGE_BYTES, DATA_BYTES, SCALE_BYTES) -> (data, scale) byte offsets, i64 [R]
+
+A launch passes `**paged_constants(layout, page_size)` for LAYOUT, PAGE_SIZE and PAGE_BYTES. Addresses are int64.
+"""
+
+from __future__ import annotations
+
+from dsv4bench.kernels.jit import tl, triton
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_K, NOPE_DIM, V4, V41, V41_FP4, KVLayout
+
+ROW = tl.constexpr(HEAD_DIM)
+NOPE = tl.constexpr(NOPE_DIM)
+V4_DATA, V4_SCALE = tl.constexpr(V4.data_bytes), tl.constexpr(V4.scale_bytes)
+V41_DATA, V41_SCALE = tl.constexpr(V41.data_bytes), tl.constexpr(V41.scale_bytes)
+FP4_DATA, FP4_SCALE = tl.constexpr(V41_FP4.data_bytes), tl.constexpr(V41_FP4.scale_bytes)
+INDEX_DATA, INDEX_SCALE = tl.constexpr(INDEX_K.data_bytes), tl.constexpr(INDEX_K.scale_bytes)
+
+
+def paged_constants(layout: KVLayout, page_size: int) -> dict[str, str | int]:
+    """Return the constexpr arguments LAYOUT, PAGE_SIZE and PAGE_BYTES of a kernel that addresses a paged cache."""
+    return {"LAYOUT": layout.name, "PAGE_SIZE": page_size, "PAGE_BYTES": layout.page_bytes(page_size)}
+
+
+# ---- single values
+
+
+@triton.jit
+def e4m3_encode(x):
+    return x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
+
+
+@triton.jit
+def e4m3_decode(byte):
+    return byte.to(tl.float8e4nv, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def ue8m0_decode(byte):
+    exponent = byte.to(tl.uint32)
+    bits = exponent << 23
+    bits = tl.where(exponent == 0, 0x00400000, bits)  # 2^-127 is a denormal
+    bits = tl.where(exponent == 255, 0x7FC00000, bits)
+    return bits.to(tl.uint32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def ue8m0_inverse(byte):
+    return ((254 - byte.to(tl.int32)) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def e2m1_encode(q):
+    """Hopper has no cvt.e2m1. From 1.0 on the code is a float with one mantissa bit: round the f32 bits at bit 22.
+    Below 1.0 the grid is 0, 0.5, 1: adding 2^22, whose last place is 0.5, rounds there."""
+    sign = (q.to(tl.uint32, bitcast=True) >> 31) << 3
+    magnitude = tl.minimum(tl.abs(q), 6.0)
+    bits = magnitude.to(tl.uint32, bitcast=True)
+    large = ((bits + 0x1FFFFF + ((bits >> 22) & 1)) >> 22) - 252  # 1.0 has exponent 127 and becomes code 2
+    small = (magnitude + 4194304.0).to(tl.uint32, bitcast=True) & 3
+    return (tl.where(magnitude < 1.0, small, large) | sign).to(tl.uint8)
+
+
+@triton.jit
+def e2m1_decode(code):
+    """The sign is put in as a bit: a multiplication by -1 would be a select on zero and lose -0.0."""
+    bits = code.to(tl.uint32)
+    mantissa = bits & 1
+    exponent = (bits >> 1) & 3
+    normal = ((exponent + 126) << 23) | (mantissa << 22)
+    half = mantissa * 0x3F000000  # code 1 is 0.5
+    magnitude = tl.where(exponent == 0, half, normal)
+    return (magnitude | ((bits & 8) << 28)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def pack_nibbles(codes):
+    low, high = tl.split(tl.reshape(codes, (codes.shape[0], codes.shape[1] // 2, 2)))
+    return low | (high << 4)
+
+
+@triton.jit
+def unpack_nibbles(packed):
+    joined = tl.join(packed & 15, packed >> 4)
+    return tl.reshape(joined, (packed.shape[0], packed.shape[1] * 2))
+
+
+@triton.jit
+def ceil_exponent(x):
+    """The byte e with 2^(e - 127) the smallest power of two that is not below x (x > 0, normal)."""
+    bits = x.to(tl.int32, bitcast=True)
+    return (bits >> 23) + ((bits & 0x7FFFFF) != 0).to(tl.int32)
+
+
+@triton.jit
+def plus_zero(q):
+    return tl.where(q == 0.0, 0.0, q)
+
+
+# ---- tiles of one scale each
+
+
+@triton.jit
+def quantise_v4(tiles):
+    """The floor of 1e-4 stands under the maximum, before the division."""
+    largest = tl.maximum(tl.max(tl.abs(tiles), axis=1), 1e-4)
+    scale = ceil_exponent(tl.div_rn(largest, 448.0))
+    return e4m3_encode(tiles * ue8m0_inverse(scale)[:, None]), scale.to(tl.uint8)
+
+
+@triton.jit
+def quantise_v41(tiles):
+    """448 is 1.75 * 2^8: the exponent of max / 448, rounded up, read off the bits of the maximum; 114 is 2^-13."""
+    bits = tl.max(tl.abs(tiles), axis=1).to(tl.int32, bitcast=True)
+    above = ((bits & 0x7FFFFF) > 0x600000).to(tl.int32)
+    scale = tl.maximum((bits >> 23) - 8 + above, 114)
+    return e4m3_encode(tiles * ue8m0_inverse(scale)[:, None]), scale.to(tl.uint8)
+
+
+@triton.jit
+def quantise_fp4(tiles):
+    """Both divisions are true ones: a multiplication by the reciprocal crosses ties."""
+    sixth = tl.div_rn(tl.max(tl.abs(tiles), axis=1), 6.0)
+    scale = e4m3_encode(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0))
+    divisor = tl.broadcast_to(e4m3_decode(scale)[:, None], tiles.shape)
+    return e2m1_encode(tl.div_rn(tiles, divisor)), scale
+
+
+@triton.jit
+def quantise_index(tiles):
+    """Of values that `fake_quant_index` made; its floor differs from the one here, so the two stages stay two."""
+    sixth = tl.maximum(tl.div_rn(tl.max(tl.abs(tiles), axis=1), 6.0), 1e-4)
+    scale = tl.minimum(tl.maximum(ceil_exponent(sixth), 1), 254)
+    codes = e2m1_encode(tiles * ue8m0_inverse(scale)[:, None])
+    return tl.where(codes == 8, 0, codes).to(tl.uint8), scale.to(tl.uint8)
+
+
+@triton.jit
+def fake_quant_kv(x):
+    """The scale comes from max * f32(1/6), the code from a true division; -0.0 becomes +0.0, small negatives -0.0."""
+    tiles = tl.reshape(x, (x.shape[0] * x.shape[1] // 16, 16))
+    sixth = tl.max(tl.abs(tiles), axis=1) * 0.16666667163372040
+    scale = e4m3_decode(e4m3_encode(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0)))
+    divisor = tl.broadcast_to(scale[:, None], tiles.shape)
+    codes = e2m1_encode(plus_zero(tl.div_rn(tiles, divisor)))
+    return tl.reshape(e2m1_decode(codes) * divisor, x.shape)
+
+
+@triton.jit
+def fake_quant_index(x):
+    """Scales are powers of two, from max * f32(1/6) with a floor of 6 * 2^-126 under the maximum."""
+    tiles = tl.reshape(x, (x.shape[0] * x.shape[1] // 32, 32))
+    sixth = tl.maximum(tl.max(tl.abs(tiles), axis=1), 7.052966104933725e-38) * 0.16666667163372040
+    scale = ceil_exponent(sixth)
+    codes = e2m1_encode(plus_zero(tiles * ue8m0_inverse(scale)[:, None]))
+    return tl.reshape(e2m1_decode(codes) * ue8m0_decode(scale)[:, None], x.shape)
+
+
+# ---- rows of a paged cache
+
+
+@triton.jit
+def slot_offsets(slots, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, DATA_BYTES: tl.constexpr, SCALE_BYTES: tl.constexpr):
+    slots = slots.to(tl.int64)
+    page = slots // PAGE_SIZE * PAGE_BYTES
+    index = slots % PAGE_SIZE
+    return page + index * DATA_BYTES, page + PAGE_SIZE * DATA_BYTES + index * SCALE_BYTES
+
+
+@triton.jit
+def store_rows(cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    if LAYOUT == "v4":
+        _store_v4(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES)
+    elif LAYOUT == "v41":
+        _store_v41(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES)
+    else:
+        tl.static_assert(LAYOUT == "fp4", "a layout is v4, v41 or fp4")
+        _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES)
+
+
+@triton.jit
+def _store_v4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    """448 e4m3 bytes in 7 tiles, then 64 bf16; the eighth scale byte is padding that nobody writes."""
+    ROWS: tl.constexpr = x.shape[0]
+    codes, scales = quantise_v4(tl.reshape(x, (ROWS * 8, 64)))
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V4_DATA, V4_SCALE)
+    channel = tl.arange(0, ROW)[None, :]
+    nope = live[:, None] & (channel < NOPE)
+    tail = live[:, None] & (channel >= NOPE)
+    tail_ptr = (cache_ptr + data + NOPE).to(tl.pointer_type(tl.bfloat16))
+    tl.store(cache_ptr + data[:, None] + channel, tl.reshape(codes, (ROWS, ROW)), mask=nope)
+    tl.store(tail_ptr[:, None] + (channel - NOPE), x.to(tl.bfloat16), mask=tail)
+    tile = tl.arange(0, 8)[None, :]
+    tl.store(cache_ptr + scale[:, None] + tile, tl.reshape(scales, (ROWS, 8)), mask=live[:, None] & (tile < 7))
+
+
+@triton.jit
+def _store_v41(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    ROWS: tl.constexpr = x.shape[0]
+    codes, scales = quantise_v41(tl.reshape(x, (ROWS * 16, 32)))
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE)
+    channel = tl.arange(0, ROW)[None, :]
+    tile = tl.arange(0, 16)[None, :]
+    tl.store(cache_ptr + data[:, None] + channel, tl.reshape(codes, (ROWS, ROW)), mask=live[:, None])
+    tl.store(cache_ptr + scale[:, None] + tile, tl.reshape(scales, (ROWS, 16)), mask=live[:, None])
+
+
+@triton.jit
+def _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    ROWS: tl.constexpr = x.shape[0]
+    codes, scales = quantise_fp4(tl.reshape(x, (ROWS * 32, 16)))
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE)
+    byte = tl.arange(0, FP4_DATA)[None, :]
+    tile = tl.arange(0, 32)[None, :]
+    packed = pack_nibbles(tl.reshape(codes, (ROWS, ROW)))
+    tl.store(cache_ptr + data[:, None] + byte, packed, mask=live[:, None])
+    tl.store(cache_ptr + scale[:, None] + tile, tl.reshape(scales, (ROWS, 32)), mask=live[:, None])
+
+
+@triton.jit
+def store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE: tl.constexpr):
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_SIZE * (INDEX_DATA + INDEX_SCALE), INDEX_DATA, INDEX_SCALE)
+    byte = tl.arange(0, INDEX_DATA)[None, :]
+    tile = tl.arange(0, INDEX_SCALE)[None, :]
+    tl.store(cache_ptr + data[:, None] + byte, payload, mask=live[:, None])
+    tl.store(cache_ptr + scale[:, None] + tile, scales, mask=live[:, None])
