@@ -1,0 +1,233 @@
+"""Combine the top-k with the sliding window: the rows of the workspace that each query row attends (specification 6.2).
+
+The workspace holds every request's compressed rows, then every request's window rows. For a query row at position p of
+request i, layer ratio r and top-k width K:
+
+    t = min((p + 1) // r, K) columns   raw + compressed_bases[i], or -1 where raw is -1 (t = 0 at ratio 0)
+    w = min(p + 1, window) columns     swa_bases[i] + (p - w + 1 + j) - (seq_lens[i] - gather_lens[i])
+    the rest                           -1
+    lens = t + w
+
+Shapes: raw i32 [T, >= K] or None, query_start i32 [R + 1] (need not begin at 0), positions i64 [T], seq_lens, gather_lens,
+compressed_bases, swa_bases i32 [R]; outputs indices i32 [T, W] with W = ceil128(K + window), lens i32 [T]. A row that no
+request owns gets -1 everywhere and length 0. Every element of the outputs is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.jit import tl, triton
+
+COLUMNS = 128  # the width of `indices` is a multiple of this (specification 6.4)
+ROWS_PER_PROGRAM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Requests as (cached prefix, new tokens), the layer's ratio and top-k width, and rows that belong to no request."""
+
+    requests: tuple[tuple[int, int], ...]
+    ratio: int
+    topk: int
+    padding_rows: int = 0
+    window: int = 128
+
+
+def width(topk: int, window: int) -> int:
+    """Return the columns of `indices`: topk + window, rounded up to 128."""
+    return -(-(topk + window) // COLUMNS) * COLUMNS
+
+
+def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
+    """Make a packed batch whose top-k is random, with a hole in every seventh column on average."""
+    device = generator.device
+    prefix = torch.tensor([cached for cached, _ in shape.requests], dtype=torch.int64)
+    extend = torch.tensor([new for _, new in shape.requests], dtype=torch.int64)
+    positions = torch.cat([torch.arange(cached, cached + new) for cached, new in shape.requests])
+    positions = torch.cat([positions, positions.new_zeros(shape.padding_rows)]).to(device)
+    seq_lens = prefix + extend
+    gather_lens = torch.minimum(seq_lens, extend + shape.window - 1)
+    compressed = seq_lens // shape.ratio if shape.ratio else torch.zeros_like(seq_lens)
+    swa_bases = int(compressed.sum()) + _exclusive(gather_lens)
+    rows = positions.numel()
+    return {
+        "raw": _random_topk(positions, shape, generator) if shape.ratio else None,
+        "query_start": torch.cat([extend.new_zeros(1), extend.cumsum(0)]).to(device, torch.int32),
+        "positions": positions,
+        "seq_lens": seq_lens.to(device, torch.int32),
+        "gather_lens": gather_lens.to(device, torch.int32),
+        "compressed_bases": _exclusive(compressed).to(device, torch.int32),
+        "swa_bases": swa_bases.to(device, torch.int32),
+        "window": shape.window,
+        "ratio": shape.ratio,
+        "topk": shape.topk,
+        "indices": torch.empty(rows, width(shape.topk, shape.window), dtype=torch.int32, device=device),
+        "lens": torch.empty(rows, dtype=torch.int32, device=device),
+    }
+
+
+def _exclusive(lengths: torch.Tensor) -> torch.Tensor:
+    return lengths.cumsum(0) - lengths
+
+
+def _random_topk(positions: torch.Tensor, shape: Shape, generator: torch.Generator) -> torch.Tensor:
+    visible = ((positions + 1) // shape.ratio)[:, None]
+    draw = torch.rand(positions.numel(), shape.topk, generator=generator, device=positions.device)
+    chosen = (draw * visible).long().clamp(max=visible - 1)
+    hole = torch.rand(draw.shape, generator=generator, device=positions.device) < 1 / 7
+    beyond = torch.arange(shape.topk, device=positions.device) >= visible
+    return chosen.masked_fill(hole | beyond, -1).to(torch.int32)
+
+
+def reference(
+    raw: torch.Tensor | None,
+    query_start: torch.Tensor,
+    positions: torch.Tensor,
+    seq_lens: torch.Tensor,
+    gather_lens: torch.Tensor,
+    compressed_bases: torch.Tensor,
+    swa_bases: torch.Tensor,
+    window: int,
+    ratio: int,
+    topk: int,
+    indices: torch.Tensor,
+    lens: torch.Tensor,
+) -> None:
+    """Find each row's request, then write its compressed columns and its window columns."""
+    if not seq_lens.numel():
+        indices.fill_(-1)
+        lens.zero_()
+        return
+    row = torch.arange(positions.numel(), device=positions.device, dtype=torch.int32) + query_start[0]
+    owned = row < query_start[-1]
+    request = (torch.searchsorted(query_start, row, right=True) - 1).clamp(0, seq_lens.numel() - 1)
+    position = positions.to(torch.int32)
+    kept = ((position + 1) // ratio).clamp(max=topk) if ratio else torch.zeros_like(position)
+    in_window = (position + 1).clamp(max=window)
+    lens.copy_(torch.where(owned, kept + in_window, 0))
+    # the workspace row that column 0 would be if the window began there
+    first = (swa_bases - seq_lens + gather_lens)[request] + position - in_window + 1 - kept
+    column = torch.arange(indices.shape[1], device=indices.device, dtype=torch.int32)
+    indices.copy_(torch.where(column < lens[:, None], first[:, None] + column, -1))
+    if raw is not None and ratio:
+        head = raw[:, :topk]
+        chosen = torch.where(head >= 0, head + compressed_bases[request, None], -1)
+        compressed = owned[:, None] & (column[:topk] < kept[:, None])
+        indices[:, :topk] = torch.where(compressed, chosen, indices[:, :topk])
+
+
+def cost(tensors: Tensors) -> Cost:
+    """Count the top-k columns that are kept and the per-row and per-request integers read once, the outputs written once."""
+    indices, lens, ratio = tensors["indices"], tensors["lens"], tensors["ratio"]
+    rows, requests = lens.numel(), tensors["seq_lens"].numel()
+    kept = ((tensors["positions"] + 1) // ratio).clamp(max=tensors["topk"]).sum().item() if ratio else 0
+    read = 4 * int(kept) + 8 * rows + 4 * (5 * requests + 1)
+    return Cost(flops=indices.numel(), bytes_read=read, bytes_written=4 * (indices.numel() + rows))
+
+
+@triton.jit
+def _combine(
+    raw_ptr,
+    raw_stride,
+    query_start_ptr,
+    positions_ptr,
+    seq_lens_ptr,
+    gather_lens_ptr,
+    compressed_bases_ptr,
+    swa_bases_ptr,
+    indices_ptr,
+    indices_stride,
+    lens_ptr,
+    rows,
+    requests,
+    topk,
+    WINDOW: tl.constexpr,
+    RATIO: tl.constexpr,
+    STEPS: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    live = row < rows
+    at = row + tl.load(query_start_ptr)
+    owned = live & (at < tl.load(query_start_ptr + requests))
+    low = tl.zeros((ROWS,), tl.int32)  # the request lies in [low, high)
+    high = tl.zeros((ROWS,), tl.int32) + requests
+    for _ in range(STEPS):
+        middle = (low + high) // 2
+        right = tl.load(query_start_ptr + middle, mask=owned, other=0) <= at
+        low = tl.where(right, middle, low)
+        high = tl.where(right, high, middle)
+    position = tl.load(positions_ptr + row, mask=live, other=0).to(tl.int32)
+    kept = tl.zeros((ROWS,), tl.int32)
+    if RATIO > 0:
+        kept = tl.minimum((position + 1) // RATIO, topk)
+    in_window = tl.minimum(position + 1, WINDOW)
+    length = tl.where(owned, kept + in_window, 0)
+    tl.store(lens_ptr + row, length, mask=live)
+    before = tl.load(seq_lens_ptr + low, mask=owned, other=0) - tl.load(gather_lens_ptr + low, mask=owned, other=0)
+    first = tl.load(swa_bases_ptr + low, mask=owned, other=0) - before + position - in_window + 1 - kept
+    offset = row.to(tl.int64)[:, None]
+    for begin in range(0, WIDTH, BLOCK):
+        column = begin + tl.arange(0, BLOCK)[None, :]
+        index = tl.where(column < length[:, None], first[:, None] + column, -1)
+        if RATIO > 0:
+            base = tl.load(compressed_bases_ptr + low, mask=owned, other=0)
+            compressed = owned[:, None] & (column < kept[:, None])
+            chosen = tl.load(raw_ptr + offset * raw_stride + column, mask=compressed, other=-1)
+            index = tl.where(compressed, tl.where(chosen >= 0, chosen + base[:, None], -1), index)
+        tl.store(indices_ptr + offset * indices_stride + column, index, mask=live[:, None])
+
+
+def build_triton(tensors: Tensors) -> Call:
+    """Launch one program per four rows; ValueError when `indices` is not a whole number of 128-column blocks wide."""
+    raw, indices = tensors["raw"], tensors["indices"]
+    rows, columns = indices.shape
+    requests = tensors["seq_lens"].numel()
+    if columns != width(tensors["topk"], tensors["window"]):
+        raise ValueError(f"indices has {columns} columns, expected {width(tensors['topk'], tensors['window'])}")
+    names = ("query_start", "positions", "seq_lens", "gather_lens", "compressed_bases", "swa_bases")
+
+    def call() -> None:
+        if rows:
+            _combine[(triton.cdiv(rows, ROWS_PER_PROGRAM),)](
+                raw,
+                0 if raw is None else raw.stride(0),
+                *(tensors[name] for name in names),
+                indices,
+                indices.stride(0),
+                tensors["lens"],
+                rows,
+                requests,
+                tensors["topk"],
+                WINDOW=tensors["window"],
+                RATIO=tensors["ratio"],
+                STEPS=requests.bit_length(),
+                ROWS=ROWS_PER_PROGRAM,
+                WIDTH=columns,
+                BLOCK=COLUMNS,
+                num_warps=4,
+            )
+
+    return call
+
+
+KERNEL = Kernel(
+    name="combine",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    outputs={"indices": EXACT, "lens": EXACT},
+    examples=(
+        Shape(((5, 9), (0, 3), (299, 4)), ratio=2, topk=32, padding_rows=3),
+        Shape(((0, 1), (140, 6)), ratio=1, topk=128),
+        Shape(((127, 3), (0, 2)), ratio=0, topk=0, padding_rows=1),
+    ),
+    providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+)
