@@ -90,6 +90,27 @@ class Batch:
 Plan = tuple[tuple[Batch, ...], ...]
 
 
+def pack(requests: tuple[Request, ...], chunk: int, rank: int = 0) -> tuple[Batch, ...]:
+    """Pack requests, in order, into forwards of at most `chunk` rows.
+
+    A request starts in what the one before left of a forward, and what does not fit goes on in the next forward with
+    its own earlier chunks as prefix. Every forward but the last is full.
+    """
+    forwards: list[list[Request]] = [[]]
+    room = chunk
+    for request in requests:
+        done = 0
+        while done < request.extend:
+            if room == 0:
+                forwards.append([])
+                room = chunk
+            taken = min(room, request.extend - done)
+            forwards[-1].append(Request(request.index, request.prefix + done, taken))
+            done += taken
+            room -= taken
+    return tuple(Batch(tuple(forward), rank) for forward in forwards)
+
+
 def uniform(batch: int, extend: int, prefix: int, chunk: int) -> Batch:
     """Return one forward of `batch` equal requests that fits the chunk budget; see `equal_requests`."""
     return Batch(equal_requests(batch, extend, prefix, chunk))
@@ -105,5 +126,5 @@ def equal_requests(batch: int, extend: int, prefix: int, chunk: int, ranks: int 
     fullest = -(-batch // ranks)  # requests of the rank that is dealt the most
     each = min(extend, chunk // fullest)
     if each < 1:
-        raise UsageError(f"--chunk {chunk}: leaves no token for each of {fullest} requests; expected at least {fullest}")
+        raise UsageError(f"--chunk {chunk}: no token for each of {fullest} requests, at least {fullest} expected")
     return tuple(Request(index, prefix, each) for index in range(batch))

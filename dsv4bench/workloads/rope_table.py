@@ -20,7 +20,7 @@ def rope_table(geometry: Geometry, ratio: int, positions: int) -> torch.Tensor:
 
 
 def rope_frequencies(geometry: Geometry, ratio: int) -> torch.Tensor:
-    """Return the 32 frequencies in radians per position, f64: plain for ratio 0, YaRN on the compressed base otherwise."""
+    """Return the 32 frequencies in radians per position, f64: plain for ratio 0, YaRN on the other base otherwise."""
     theta = geometry.compress_rope_theta if ratio else geometry.rope_theta
     steps = torch.arange(ROPE_DIM // 2, dtype=torch.float64)
     plain = theta ** (-2 * steps / ROPE_DIM)
