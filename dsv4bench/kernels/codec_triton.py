@@ -1,31 +1,8 @@
 """The one quantiser: e4m3, ue8m0 and e2m1 as Triton device functions, shared by every writer (specification 2.2).
 
-All functions take and return blocks of values; arithmetic is f32. Shapes: R rows, G tiles of one scale each.
-
-    e4m3_encode(x f32) -> u8                 round to nearest even, saturating at 448
-    e4m3_decode(byte u8) -> f32              exact, NaN kept
-    ue8m0_decode(byte) -> f32                2^(byte - 127), byte 0 is 2^-127, byte 255 is NaN
-    ue8m0_inverse(byte) -> f32               2^(127 - byte) for bytes 1 .. 253
-    e2m1_encode(q f32) -> u8                 0 .. 15, ties to the even code, saturating at 6, sign bit kept (-0.0 is 8)
-    e2m1_decode(code) -> f32                 exact, -0.0 kept
-    pack_nibbles(codes u8 [R, 2n]) -> [R, n] the even channel in the low nibble
-    unpack_nibbles(bytes u8 [R, n]) -> u8 codes [R, 2n]
-
-    quantise_v4(tiles [G, 64])     -> (e4m3 bytes [G, 64], ue8m0 bytes [G])
-    quantise_v41(tiles [G, 32])    -> (e4m3 bytes [G, 32], ue8m0 bytes [G])
-    quantise_fp4(tiles [G, 16])    -> (e2m1 codes [G, 16], e4m3 scale bytes [G])
-    quantise_index(tiles [G, 32])  -> (e2m1 codes [G, 32], ue8m0 bytes [G])     the pack stage of the index
-    fake_quant_kv(x [R, D])        -> f32 [R, D], exact in bf16                 compressed KV, 16 wide
-    fake_quant_index(x [R, D])     -> f32 [R, D], exact in bf16                 index keys and queries, 32 wide
-
-    store_rows(cache_ptr, slots [R], live bool [R], x f32 [R, 512], LAYOUT, PAGE_SIZE, PAGE_BYTES)
-        quantises R rows by the layout's rule and writes them to their slots; rows that are not live write nothing. V4.1
-        layouts expect values that are exact in bf16; V4 takes f32 and rounds its bf16 tail here.
-    store_index_rows(cache_ptr, slots [R], live bool [R], payload u8 [R, 64], scales u8 [R, 4], PAGE_SIZE)
-        writes packed index rows.
-    slot_offsets(slots [R], PAGE_SIZE, PAGE_BYTES, DATA_BYTES, SCALE_BYTES) -> (data, scale) byte offsets, i64 [R]
-
-A launch passes `**paged_constants(layout, page_size)` for LAYOUT, PAGE_SIZE and PAGE_BYTES. Addresses are int64.
+Functions take and return blocks of values; arithmetic is f32. R counts rows, G counts tiles (values that share a
+scale). A writer ends in `store_rows` or `store_index_rows`, with `**paged_constants(layout, page_size)` at its launch;
+addresses are int64. V4.1 layouts (v41, fp4) expect rows whose values are exact in bf16; V4 takes f32 rows.
 """
 
 from __future__ import annotations
@@ -51,16 +28,19 @@ def paged_constants(layout: KVLayout, page_size: int) -> dict[str, str | int]:
 
 @triton.jit
 def e4m3_encode(x):
+    """Return the e4m3 bytes of f32 `x`: to nearest even, saturating at 448."""
     return x.to(tl.float8e4nv).to(tl.uint8, bitcast=True)
 
 
 @triton.jit
 def e4m3_decode(byte):
+    """Return the f32 values of e4m3 bytes u8, NaN kept."""
     return byte.to(tl.float8e4nv, bitcast=True).to(tl.float32)
 
 
 @triton.jit
 def ue8m0_decode(byte):
+    """Return 2^(byte - 127) as f32; byte 0 is 2^-127 and byte 255 NaN."""
     exponent = byte.to(tl.uint32)
     bits = exponent << 23
     bits = tl.where(exponent == 0, 0x00400000, bits)  # 2^-127 is a denormal
@@ -70,13 +50,17 @@ def ue8m0_decode(byte):
 
 @triton.jit
 def ue8m0_inverse(byte):
+    """Return 2^(127 - byte) as f32, for bytes 1 to 253."""
     return ((254 - byte.to(tl.int32)) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def e2m1_encode(q):
-    """Hopper has no cvt.e2m1. From 1.0 on the code is a float with one mantissa bit: round the f32 bits at bit 22.
-    Below 1.0 the grid is 0, 0.5, 1: adding 2^22, whose last place is 0.5, rounds there."""
+    """Return the e2m1 codes u8 (0 to 15) of f32 `q`: ties to the even code, saturating at 6, sign bit kept.
+
+    Hopper has no cvt.e2m1. From 1.0 on the code is a float with one mantissa bit: round the f32 bits at bit 22. Below
+    1.0 the grid is 0, 0.5, 1: adding 2^22, whose last place is 0.5, rounds there.
+    """
     sign = (q.to(tl.uint32, bitcast=True) >> 31) << 3
     magnitude = tl.minimum(tl.abs(q), 6.0)
     bits = magnitude.to(tl.uint32, bitcast=True)
@@ -87,7 +71,10 @@ def e2m1_encode(q):
 
 @triton.jit
 def e2m1_decode(code):
-    """The sign is put in as a bit: a multiplication by -1 would be a select on zero and lose -0.0."""
+    """Return the f32 values of e2m1 codes.
+
+    The sign is put in as a bit: a multiplication by -1 would be a select on zero and lose -0.0.
+    """
     bits = code.to(tl.uint32)
     mantissa = bits & 1
     exponent = (bits >> 1) & 3
@@ -99,25 +86,28 @@ def e2m1_decode(code):
 
 @triton.jit
 def pack_nibbles(codes):
+    """Pack codes u8 [R, 2n] to bytes [R, n], the even channel in the low nibble."""
     low, high = tl.split(tl.reshape(codes, (codes.shape[0], codes.shape[1] // 2, 2)))
     return low | (high << 4)
 
 
 @triton.jit
 def unpack_nibbles(packed):
+    """Unpack bytes u8 [R, n] to codes [R, 2n]."""
     joined = tl.join(packed & 15, packed >> 4)
     return tl.reshape(joined, (packed.shape[0], packed.shape[1] * 2))
 
 
 @triton.jit
 def ceil_exponent(x):
-    """The byte e with 2^(e - 127) the smallest power of two that is not below x (x > 0, normal)."""
+    """Return as i32 the byte e with 2^(e - 127) the smallest power of two not below `x` (positive, normal)."""
     bits = x.to(tl.int32, bitcast=True)
     return (bits >> 23) + ((bits & 0x7FFFFF) != 0).to(tl.int32)
 
 
 @triton.jit
 def plus_zero(q):
+    """Return `q` with -0.0 turned to +0.0."""
     return tl.where(q == 0.0, 0.0, q)
 
 
@@ -126,7 +116,10 @@ def plus_zero(q):
 
 @triton.jit
 def quantise_v4(tiles):
-    """The floor of 1e-4 stands under the maximum, before the division."""
+    """Quantise tiles f32 [G, 64] to e4m3 bytes [G, 64] and ue8m0 bytes [G].
+
+    The floor of 1e-4 stands under the maximum, before the division.
+    """
     largest = tl.maximum(tl.max(tl.abs(tiles), axis=1), 1e-4)
     scale = ceil_exponent(tl.div_rn(largest, 448.0))
     return e4m3_encode(tiles * ue8m0_inverse(scale)[:, None]), scale.to(tl.uint8)
@@ -134,7 +127,10 @@ def quantise_v4(tiles):
 
 @triton.jit
 def quantise_v41(tiles):
-    """448 is 1.75 * 2^8: the exponent of max / 448, rounded up, read off the bits of the maximum; 114 is 2^-13."""
+    """Quantise tiles f32 [G, 32] to e4m3 bytes [G, 32] and ue8m0 bytes [G].
+
+    448 is 1.75 * 2^8: the exponent of maximum / 448, rounded up, is read off the bits of the maximum; 114 is 2^-13.
+    """
     bits = tl.max(tl.abs(tiles), axis=1).to(tl.int32, bitcast=True)
     above = ((bits & 0x7FFFFF) > 0x600000).to(tl.int32)
     scale = tl.maximum((bits >> 23) - 8 + above, 114)
@@ -143,7 +139,10 @@ def quantise_v41(tiles):
 
 @triton.jit
 def quantise_fp4(tiles):
-    """Both divisions are true ones: a multiplication by the reciprocal crosses ties."""
+    """Quantise tiles f32 [G, 16] to e2m1 codes [G, 16] and e4m3 scale bytes [G].
+
+    Both divisions are true ones: a multiplication by the reciprocal crosses ties.
+    """
     sixth = tl.div_rn(tl.max(tl.abs(tiles), axis=1), 6.0)
     scale = e4m3_encode(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0))
     divisor = tl.broadcast_to(e4m3_decode(scale)[:, None], tiles.shape)
@@ -152,7 +151,10 @@ def quantise_fp4(tiles):
 
 @triton.jit
 def quantise_index(tiles):
-    """Of values that `fake_quant_index` made; its floor differs from the one here, so the two stages stay two."""
+    """Quantise tiles f32 [G, 32] of an index row to e2m1 codes [G, 32] and ue8m0 bytes [G].
+
+    The tiles come from `fake_quant_index`; the floor there differs from the one here, so the two stages stay two.
+    """
     sixth = tl.maximum(tl.div_rn(tl.max(tl.abs(tiles), axis=1), 6.0), 1e-4)
     scale = tl.minimum(tl.maximum(ceil_exponent(sixth), 1), 254)
     codes = e2m1_encode(tiles * ue8m0_inverse(scale)[:, None])
@@ -161,7 +163,10 @@ def quantise_index(tiles):
 
 @triton.jit
 def fake_quant_kv(x):
-    """The scale comes from max * f32(1/6), the code from a true division; -0.0 becomes +0.0, small negatives -0.0."""
+    """Return f32 `x` [R, D] as e2m1 with an e4m3 scale for 16 values holds it (compressed KV); exact in bf16.
+
+    The scale comes from maximum * f32(1/6), the code from a true division; -0.0 becomes +0.0, small negatives -0.0.
+    """
     tiles = tl.reshape(x, (x.shape[0] * x.shape[1] // 16, 16))
     sixth = tl.max(tl.abs(tiles), axis=1) * 0.16666667163372040
     scale = e4m3_decode(e4m3_encode(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0)))
@@ -172,7 +177,10 @@ def fake_quant_kv(x):
 
 @triton.jit
 def fake_quant_index(x):
-    """Scales are powers of two, from max * f32(1/6) with a floor of 6 * 2^-126 under the maximum."""
+    """Return f32 `x` [R, D] as e2m1 with a power of two for 32 values holds it (index); exact in bf16.
+
+    The scale comes from maximum * f32(1/6), with a floor of 6 * 2^-126 under the maximum.
+    """
     tiles = tl.reshape(x, (x.shape[0] * x.shape[1] // 32, 32))
     sixth = tl.maximum(tl.max(tl.abs(tiles), axis=1), 7.052966104933725e-38) * 0.16666667163372040
     scale = ceil_exponent(sixth)
@@ -184,7 +192,10 @@ def fake_quant_index(x):
 
 
 @triton.jit
-def slot_offsets(slots, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, DATA_BYTES: tl.constexpr, SCALE_BYTES: tl.constexpr):
+def slot_offsets(
+    slots, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, DATA_BYTES: tl.constexpr, SCALE_BYTES: tl.constexpr
+):
+    """Return the byte offsets of the data and of the scales of slots [R], both i64 [R]."""
     slots = slots.to(tl.int64)
     page = slots // PAGE_SIZE * PAGE_BYTES
     index = slots % PAGE_SIZE
@@ -193,6 +204,7 @@ def slot_offsets(slots, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, DATA_
 
 @triton.jit
 def store_rows(cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    """Quantise rows f32 [R, 512] by the layout's rule into slots [R]; rows that are not `live` [R] write nothing."""
     if LAYOUT == "v4":
         _store_v4(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES)
     elif LAYOUT == "v41":
@@ -204,7 +216,7 @@ def store_rows(cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.co
 
 @triton.jit
 def _store_v4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
-    """448 e4m3 bytes in 7 tiles, then 64 bf16; the eighth scale byte is padding that nobody writes."""
+    """Write 448 e4m3 bytes in 7 tiles, then 64 bf16; the eighth scale byte is padding that nobody writes."""
     ROWS: tl.constexpr = x.shape[0]
     codes, scales = quantise_v4(tl.reshape(x, (ROWS * 8, 64)))
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V4_DATA, V4_SCALE)
@@ -243,6 +255,7 @@ def _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: t
 
 @triton.jit
 def store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE: tl.constexpr):
+    """Write payload u8 [R, 64] and scales u8 [R, 4] into index slots [R]; rows not `live` [R] write nothing."""
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_SIZE * (INDEX_DATA + INDEX_SCALE), INDEX_DATA, INDEX_SCALE)
     byte = tl.arange(0, INDEX_DATA)[None, :]
     tile = tl.arange(0, INDEX_SCALE)[None, :]

@@ -1,17 +1,7 @@
 """RMSNorm and RoPE of rows as Triton device functions, shared by every writer (specification 1.1, 3.2).
 
-Blocks are f32 [R, D], D a power of two (512, 128 or 64).
-
-    load_rows(ptr, rows i64 [R], stride, live bool [R], WIDTH) -> f32 [R, WIDTH]    zeros where a row is not live
-    rms_norm(x [R, D], weight f32 [D], eps) -> f32 [R, D]      x * (1 / sqrt(mean(x^2) + eps)) * weight, not rounded
-    round_bf16(x) -> f32                                       the value that a bf16 tensor would hold
-    rotate_tail(x [R, D], freqs_ptr, positions [R], live bool [R], INVERSE) -> f32 [R, D]
-        the last 64 channels rotated by row `position` of freqs f32 [M, 64] (cosine, sine interleaved), not rounded; the
-        other channels as they came
-
-The rotation pins its FMA order, re = fma(a, c, -(b * s)), im = fma(a, s, b * c), so that a compiler's contraction cannot
-change a bit. V4.1 layouts round between norm and rotation and after it (`round_bf16`); V4's window writer rotates the f32
-row and rounds once, at the store.
+Blocks are f32 [R, D], D a power of two (512, 128 or 64). V4.1 layouts round (`round_bf16`) between norm and rotation
+and after it; V4's window writer rotates the f32 row and rounds once, at the store.
 """
 
 from __future__ import annotations
@@ -24,25 +14,35 @@ ROPE = tl.constexpr(ROPE_DIM)
 
 @triton.jit
 def load_rows(ptr, rows, stride, live, WIDTH: tl.constexpr):
+    """Load rows i64 [R] of a tensor as f32 [R, WIDTH]; `stride` in elements; zeros where a row is not `live`."""
     channel = tl.arange(0, WIDTH)[None, :]
     return tl.load(ptr + rows.to(tl.int64)[:, None] * stride + channel, mask=live[:, None], other=0.0).to(tl.float32)
 
 
 @triton.jit
 def rms_norm(x, weight, eps):
-    """Root and division are correctly rounded: only the order of the sum can differ from another implementation."""
-    mean_square = tl.sum(x * x, axis=1) / x.shape[1]  # a power of two: exact
+    """Return x / sqrt(mean(x^2) + eps) * weight for f32 `x` [R, D] and `weight` [D], not rounded to bf16.
+
+    Root and division are correctly rounded: only the order of the sum can differ from another implementation.
+    """
+    mean_square = tl.sum(x * x, axis=1) * (1.0 / x.shape[1])  # a power of two: exact
     inverse = tl.div_rn(1.0, tl.sqrt_rn(mean_square + eps))
     return x * inverse[:, None] * weight[None, :]
 
 
 @triton.jit
 def round_bf16(x):
+    """Return the f32 value that a bf16 tensor would hold."""
     return x.to(tl.bfloat16).to(tl.float32)
 
 
 @triton.jit
 def rotate_tail(x, freqs_ptr, positions, live, INVERSE: tl.constexpr):
+    """Rotate the last 64 channels of f32 `x` [R, D] by rows `positions` [R] of freqs f32 [M, 64]; not rounded.
+
+    Table rows hold cosine and sine interleaved; rows that are not `live` come back as they are. The order of the FMAs
+    is pinned, re = fma(a, c, -(b * s)), im = fma(a, s, b * c), so that no compiler's contraction can change a bit.
+    """
     ROWS: tl.constexpr = x.shape[0]
     WIDTH: tl.constexpr = x.shape[1]
     PAIRS: tl.constexpr = WIDTH // 2
