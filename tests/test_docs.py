@@ -1,0 +1,82 @@
+"""The documents tell the truth: links lead somewhere, tables agree with the code, examples run."""
+
+import re
+import runpy
+from collections import Counter
+
+import pytest
+
+from dsv4bench.workloads.axis import number_axis
+from dsv4bench.workloads.geometry import geometry
+from tests.source_tree import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+
+SAYS = {
+    "00_one_kernel": "torch: runs on a CPU",
+    "01_layers_and_sources": "together 38\nafter, one per source: {2: 1, 8: 1, 14: 1, 20: 1} together 4",
+    "02_a_shared_head": "layer 3: reuse the head of (427, 1, 512)\nlayer 8: dequantise the head of (427, 1, 512)",
+}
+
+
+def table_rows(page: str, first_column: str) -> list[list[str]]:
+    """Return the cells of the table of a page whose head begins with a word."""
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith(f"| {first_column} |"))
+    body = lines[begin + 2 :]
+    rows = body[: next((i for i, line in enumerate(body) if not line.startswith("|")), len(body))]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page):
+    targets = [target for target in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_code_that_a_page_names_exists(page):
+    named = re.findall(r"`((?:dsv4bench|tests|docs|examples)/[\w./]+)`", page.read_text(encoding="utf-8"))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("row", table_rows("docs/cli.md", "written"), ids=lambda row: row[0])
+def test_the_axis_table_is_what_the_parser_does(row, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lengths.txt").write_text("7 9\n", encoding="utf-8")
+    written, meaning = row[0].strip("`"), row[1]
+    expected = [7, 9] if written.startswith("@") else [int(number) for number in re.findall(r"\d+", meaning)]
+    assert list(number_axis("--batch", [written])) == expected
+
+
+def test_the_layer_table_is_the_geometry():
+    found = []
+    for span, ratio, kv_source, index_sources in table_rows("docs/step.md", "layers"):
+        first, last = (int(end) for end in re.split("-|, ", span))
+        sources = set() if index_sources == "none" else {int(source) for source in index_sources.split(", ")}
+        found += [
+            (layer, int(ratio.split()[0]), None if kv_source == "none" else int(kv_source), layer in sources)
+            for layer in range(first, last + 1)
+        ]
+    layers = geometry("v41-flash").layers
+    assert found == [(kind.layer, kind.ratio, kind.kv_source, kind.owns_index) for kind in layers]
+
+
+def test_the_dequant_table_is_the_geometry():
+    layers = geometry("v41-flash").layers
+    before = Counter(kind.kv_source for kind in layers if kind.ratio)
+    off, on = table_rows("docs/step.md", "kv_source")
+    assert [int(cell) for cell in off[1:]] == [*before.values(), before.total(), len(layers)]
+    assert [int(cell) for cell in on[1:]] == [1] * len(before) + [len(before), len(layers)]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_says_what_it_should(path, capsys):
+    runpy.run_path(str(path), run_name="__main__")
+    assert SAYS[path.stem] in capsys.readouterr().out
+
+
+def test_examples_are_numbered_without_a_gap():
+    assert [int(path.stem[:2]) for path in EXAMPLES] == list(range(len(EXAMPLES)))
