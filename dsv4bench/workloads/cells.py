@@ -1,0 +1,157 @@
+"""From options to cells: a cell is one workload under one variant; cells that differ only in a switch form a group."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from dsv4bench.errors import UsageError
+from dsv4bench.workloads.batch import Plan, Request, equal_requests
+from dsv4bench.workloads.dep import plan_ranks
+from dsv4bench.workloads.geometry import Geometry
+from dsv4bench.workloads.options import PrefillOptions
+from dsv4bench.workloads.requests import recorded_requests
+from dsv4bench.workloads.variant import KVPair, Variant
+
+UNIFORM = "uniform"
+KEY_DIGITS = 16  # of a SHA-256 in hexadecimal: enough to tell the cells of any results folder apart
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The requests of a cell, whole and in order, before they are dealt and chunked.
+
+    `source` is "uniform" or the requests file; `divide` is what that file's lengths were divided by.
+    """
+
+    requests: tuple[Request, ...]
+    source: str = UNIFORM
+    divide: int = 1
+
+    @property
+    def extend(self) -> int | None:
+        """New tokens of each request, or None where requests differ."""
+        lengths = {request.extend for request in self.requests}
+        return lengths.pop() if len(lengths) == 1 else None
+
+    @property
+    def prefix(self) -> int | None:
+        """Cached tokens of each request, or None where requests differ."""
+        lengths = {request.prefix for request in self.requests}
+        return lengths.pop() if len(lengths) == 1 else None
+
+    @property
+    def rows(self) -> int:
+        """New tokens of all requests."""
+        return sum(request.extend for request in self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One workload under one variant on one device."""
+
+    geometry: Geometry
+    load: Load
+    chunk: int
+    variant: Variant
+    ranks: int = 1
+    device: str = "cpu"
+    seed: int = 0
+
+    @property
+    def plan(self) -> Plan:
+        """The forwards of every rank, unpadded."""
+        return plan_ranks(self.load.requests, self.ranks, self.chunk)
+
+    @property
+    def compare_key(self) -> str:
+        """The content hash of everything that is measured, whatever code measures it."""
+        return _hash(self._content())
+
+    @property
+    def group(self) -> str:
+        """The content hash that cells of one group share: all but the switches of before and after."""
+        content = self._content()
+        kept = {name: content["variant"][name] for name in ("kv", "provider", "fault")}
+        return _hash(content | {"variant": kept})
+
+    def key(self, commit: str) -> str:
+        """Return the content hash with the commit of the measuring code in it: what a resumed run skips by."""
+        return _hash(self._content() | {"commit": commit})
+
+    def _content(self) -> dict[str, Any]:
+        """Return what makes this cell what it is; where a requests file lay and what it was called is no part of it."""
+        return {
+            "geometry": asdict(self.geometry),
+            "requests": [(request.prefix, request.extend) for request in self.load.requests],
+            "chunk": self.chunk,
+            "variant": self.variant.switches(),
+            "ranks": self.ranks,
+            "device": self.device,
+            "seed": self.seed,
+        }
+
+
+Group = tuple[Cell, ...]
+
+
+def cells(options: PrefillOptions) -> tuple[Group, ...]:
+    """Return the product of all axes as groups, in the order in which they run; equal cells appear once.
+
+    Raises UsageError for lengths over the geometry's positions, a chunk too small for its requests, or a bad requests
+    file.
+    """
+    groups: dict[str, Group] = {}
+    for geometry, kv, provider, ranks, chunk in product(
+        options.geometry, options.kv, options.provider, options.ranks, options.chunk
+    ):
+        for load in _loads(options, geometry, chunk, ranks):
+            group = tuple(
+                Cell(geometry, load, chunk, variant, ranks, options.device, options.seed)
+                for variant in _variants(options, kv, provider)
+            )
+            groups.setdefault(group[0].group, group)
+    return tuple(groups.values())
+
+
+def _loads(options: PrefillOptions, geometry: Geometry, chunk: int, ranks: int) -> list[Load]:
+    if options.requests:
+        loads = [
+            Load(recorded_requests(options.requests, count, options.divide), options.requests, options.divide)
+            for count in options.batch
+        ]
+    else:
+        loads = [
+            Load(equal_requests(batch, extend, prefix, chunk, ranks))
+            for prefix, extend, batch in product(options.prefix, options.extend, options.batch)
+        ]
+    for load in loads:
+        _check_positions(load, geometry)
+    return loads
+
+
+def _check_positions(load: Load, geometry: Geometry) -> None:
+    longest = max(load.requests, key=lambda request: request.seq)
+    if longest.seq > geometry.max_positions:
+        asked = f"--requests {load.source}" if load.source != UNIFORM else f"--prefix {longest.prefix}"
+        raise UsageError(
+            f"{asked}: {longest.prefix} cached + {longest.extend} new tokens; expected at most"
+            f" {geometry.max_positions}, the positions of {geometry.name}"
+        )
+
+
+def _variants(options: PrefillOptions, kv: KVPair, provider: str) -> list[Variant]:
+    """Return the variants of one group: eager before graph, before before after."""
+    modes = [(graph, mode) for graph in options.graph for mode in (options.graph_mode if graph else ("breakable",))]
+    return [
+        Variant(kv, reuse, compressor, graph, mode, provider, options.fault)  # type: ignore[arg-type]  # words checked
+        for (graph, mode), compressor, reuse in product(modes, options.compressor, options.reuse)
+    ]
+
+
+def _hash(content: dict[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]

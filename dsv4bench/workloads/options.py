@@ -1,0 +1,182 @@
+"""The options of `dsv4bench prefill`: from what was typed to what was meant, or one clear line saying why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dsv4bench.errors import UsageError
+from dsv4bench.workloads.axis import number_axis, word_axis
+from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI, Geometry, geometry
+from dsv4bench.workloads.variant import COMPRESSORS, FAULTS, GRAPH_MODES, PROVIDERS, REUSE, KVPair, kv_pair
+
+Texts = str | Sequence[str]  # one axis, or one per repetition of the flag; empty where the flag was not given
+
+DEVICES = ("auto", "cpu", "cuda")
+BEFORE_FIRST = tuple(reversed(REUSE))  # "both" runs the before, reuse off, first
+CHUNK = 8192  # tokens of a forward by default
+CPU_DIVIDE = 64  # recorded lengths are divided by this on a CPU
+GPU_LENGTHS = {"extend": "1k", "prefix": "8k"}
+CPU_LENGTHS = {"extend": "8", "prefix": "120"}
+QUICK_SAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillArguments:
+    """What was typed, text by text; an empty text takes the default, some of which depend on the device."""
+
+    batch: Texts = "1"
+    extend: Texts = ""
+    prefix: Texts = ""
+    requests: str = ""
+    chunk: Texts = ""
+    graph: bool | None = None
+    graph_mode: Texts = "breakable"
+    reuse: Texts = "both"
+    kv: Texts = "v41+fp4"
+    compressor: Texts = "fused"
+    provider: Texts = "auto"
+    geometry: Texts = ""
+    dep_simulated: Texts = "1"
+    device: str = "auto"
+    seed: int = 0
+    samples: int | None = None
+    quick: bool = False
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillOptions:
+    """What was meant: every axis as its values, the device decided.
+
+    `divide` is what recorded lengths are divided by; `samples` is None where sampling stops by its own rule; `notes`
+    are the lines about defaults that an output must show.
+    """
+
+    batch: tuple[int, ...]
+    extend: tuple[int, ...]
+    prefix: tuple[int, ...]
+    requests: str
+    divide: int
+    chunk: tuple[int, ...]
+    graph: tuple[bool, ...]
+    graph_mode: tuple[str, ...]
+    reuse: tuple[str, ...]
+    kv: tuple[KVPair, ...]
+    compressor: tuple[str, ...]
+    provider: tuple[str, ...]
+    geometry: tuple[Geometry, ...]
+    ranks: tuple[int, ...]
+    device: str
+    seed: int
+    samples: int | None
+    quick: bool
+    fault: str | None
+    notes: tuple[str, ...]
+
+
+def prefill_options(typed: PrefillArguments) -> PrefillOptions:
+    """Return what `typed` means on this machine; UsageError, one line, for anything impossible."""
+    device = resolve_device(typed.device)
+    quick = typed.quick or (device == "cpu" and typed.samples is None)
+    divide = CPU_DIVIDE if typed.requests and device == "cpu" else 1
+    return PrefillOptions(
+        batch=number_axis("--batch", typed.batch),
+        extend=_lengths(typed, "extend", device, least=1),
+        prefix=_lengths(typed, "prefix", device, least=0),
+        requests=typed.requests,
+        divide=divide,
+        chunk=number_axis("--chunk", typed.chunk or str(CHUNK // divide)),
+        graph=(False, True) if typed.graph is None else (typed.graph,),
+        graph_mode=word_axis("--graph-mode", typed.graph_mode, GRAPH_MODES),
+        reuse=word_axis("--reuse", typed.reuse, BEFORE_FIRST, every="both"),
+        kv=tuple(kv_pair(word) for word in _words(typed.kv)),
+        compressor=word_axis("--compressor", typed.compressor, COMPRESSORS, every="both"),
+        provider=_providers(typed.provider, device),
+        geometry=_geometries(typed.geometry, device),
+        ranks=number_axis("--dep-simulated", typed.dep_simulated),
+        device=device,
+        seed=_whole("--seed", typed.seed, least=0),
+        samples=_samples(typed.samples, quick),
+        quick=quick,
+        fault=word_axis("--fault", typed.fault, FAULTS)[0] if typed.fault else None,
+        notes=_notes(typed, device, divide, quick),
+    )
+
+
+def resolve_device(text: str) -> str:
+    """Return "cpu" or "cuda" for "auto", "cpu" or "cuda"; UsageError where CUDA is asked for and not there."""
+    (word,) = word_axis("--device", text, DEVICES)
+    has_cuda = torch.cuda.is_available()
+    if word == "cuda" and not has_cuda:
+        raise UsageError("--device cuda: no CUDA device on this machine; expected cpu or auto")
+    if word == "auto":
+        return "cuda" if has_cuda else "cpu"
+    return word
+
+
+def _lengths(typed: PrefillArguments, name: str, device: str, least: int) -> tuple[int, ...]:
+    """Return the axis of extend or prefix; a requests file brings lengths of its own."""
+    text: Texts = getattr(typed, name)
+    if typed.requests and text:
+        raise UsageError(
+            f"--{name} {_joined(text)}: the lengths come from --requests {typed.requests}; expected one of both"
+        )
+    defaults = CPU_LENGTHS if device == "cpu" else GPU_LENGTHS
+    return number_axis(f"--{name}", text or defaults[name], least)
+
+
+def _providers(text: Texts, device: str) -> tuple[str, ...]:
+    own = "triton" if device == "cuda" else "torch"
+    words = word_axis("--provider", text, ("auto", *PROVIDERS))
+    if "triton" in words and device == "cpu":
+        raise UsageError(
+            "--provider triton: needs a CUDA device; on a CPU `python -m pytest tests/kernels` runs the Triton kernels"
+            " in Triton's interpreter; expected torch or auto"
+        )
+    return tuple(dict.fromkeys(own if word == "auto" else word for word in words))
+
+
+def _geometries(text: Texts, device: str) -> tuple[Geometry, ...]:
+    default = V41_FLASH_MINI.name if device == "cpu" else V41_FLASH.name
+    return tuple(geometry(word) for word in _words(text or default))
+
+
+def _samples(samples: int | None, quick: bool) -> int | None:
+    if samples is None:
+        return QUICK_SAMPLES if quick else None
+    return _whole("--samples", samples, least=1)
+
+
+def _whole(option: str, value: int, least: int) -> int:
+    if value < least:
+        raise UsageError(f"{option} {value}: expected at least {least}")
+    return value
+
+
+def _notes(typed: PrefillArguments, device: str, divide: int, quick: bool) -> tuple[str, ...]:
+    """Return what was decided for the user because of the device."""
+    if device != "cpu":
+        return ()
+    lengths = [
+        f"--{name} {value}" for name, value in CPU_LENGTHS.items() if not (getattr(typed, name) or typed.requests)
+    ]
+    mini = [] if typed.geometry else [f"--geometry {V41_FLASH_MINI.name}"]
+    pace = ["one warm-up and three samples"] if quick and not typed.quick else []
+    chosen = mini + lengths + pace
+    notes = [f"defaults on a CPU: {', '.join(chosen)}"] if chosen else []
+    if divide > 1:
+        what = "lengths" if typed.chunk else "lengths and the chunk of 8192"
+        notes.append(f"{what} of {typed.requests} are divided by {divide} on a CPU")
+    return tuple(notes)
+
+
+def _words(texts: Texts) -> tuple[str, ...]:
+    parts = [texts] if isinstance(texts, str) else list(texts)
+    return tuple(dict.fromkeys(word.strip() for part in parts for word in part.split(",")))
+
+
+def _joined(texts: Texts) -> str:
+    return texts if isinstance(texts, str) else " ".join(texts)
