@@ -1,0 +1,137 @@
+"""Before against after: records that differ in one switch, their difference in time and what was launched more.
+
+No verdict is given here: a difference comes with its interval, beside the predicted one, and says where it cannot be
+told from noise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsv4bench.results.counts import added
+from dsv4bench.results.record import Record
+from dsv4bench.results.stats import CONFIDENCE, Interval, median_interval, paired_difference
+
+NOT_RESOLVABLE = "not resolvable here"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two records that differ in one switch; None where the other side was not run. At least one is there."""
+
+    before: Record | None
+    after: Record | None
+
+    @property
+    def any(self) -> Record:
+        """One of the two, for what they share."""
+        record = self.after or self.before
+        if record is None:
+            raise ValueError("a pair of nothing")
+        return record
+
+    @property
+    def records(self) -> list[Record]:
+        """The records that are there, before first."""
+        return [record for record in (self.before, self.after) if record is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A pair with its numbers; times in nanoseconds, differences are after - before (negative: time was saved)."""
+
+    pair: Pair
+    before: Interval | None
+    after: Interval | None
+    difference: Interval | None
+    predicted_ns: float | None
+    unresolved: str | None
+    added: list[str] | None
+
+    @property
+    def relative(self) -> float | None:
+        """The difference as a share of the time before."""
+        if self.difference is None or self.before is None or not self.before.value:
+            return None
+        return self.difference.value / self.before.value
+
+    @property
+    def nothing_added(self) -> bool | None:
+        """Whether no other kernel or copy was added; None where it was not compared."""
+        return None if self.added is None else not self.added
+
+
+def latest(records: Iterable[Record]) -> list[Record]:
+    """Return the last record of every cell and machine, in the order of their first appearance."""
+    found: dict[tuple[str, ...], Record] = {}
+    for record in records:
+        found[(record.key, record.label, record.engine, record.machine)] = record
+    return list(found.values())
+
+
+def pairs(records: Iterable[Record], switch: str, before: Any, after: Any) -> list[Pair]:
+    """Pair the records of a group that differ only in `switch`, whose two values are `before` and `after`.
+
+    Pairs come in the order of their first record. A comparison never crosses machines or commits.
+    """
+    sides: dict[Any, dict[str, Record]] = {before: {}, after: {}}
+    order: dict[str, None] = {}
+    for record in latest(records):
+        value = record.variant.get(switch)
+        if value in sides:
+            identity = _identity(record, switch)
+            order[identity] = None
+            sides[value][identity] = record
+    return [Pair(sides[before].get(identity), sides[after].get(identity)) for identity in order]
+
+
+def compare(pair: Pair, metric: str | None = None) -> Comparison:
+    """Compare a pair by `metric`, by default the one that stands for the step time."""
+    first, second = (_samples(record, metric) for record in (pair.before, pair.after))
+    difference = paired_difference(first, second) if first and len(first) == len(second) else None
+    predicted = next((record.predicted for record in reversed(pair.records) if record.predicted), None)
+    predicted_ns = None if predicted is None else -float(predicted["saved_ns"])
+    return Comparison(
+        pair=pair,
+        before=median_interval(first) if first else None,
+        after=median_interval(second) if second else None,
+        difference=difference,
+        predicted_ns=predicted_ns,
+        unresolved=_unresolved(first, second, difference, predicted_ns),
+        added=added(pair.before.counts, pair.after.counts) if pair.before and pair.after else None,
+    )
+
+
+def _samples(record: Record | None, metric: str | None) -> Sequence[int]:
+    if record is None:
+        return []
+    return record.samples_ns.get(metric, []) if metric else record.step_samples_ns
+
+
+def _unresolved(
+    first: Sequence[int], second: Sequence[int], difference: Interval | None, predicted_ns: float | None
+) -> str | None:
+    """Return why the difference of two timed cells cannot be told from noise, or None if it can."""
+    if not first or not second:
+        return None
+    if difference is None:
+        return f"{len(first)} and {len(second)} samples: not interleaved"
+    if difference.confidence < CONFIDENCE:
+        return f"{len(first)} samples are too few"
+    if difference.covers_zero:
+        return "the interval covers 0"
+    if predicted_ns is not None and abs(predicted_ns) < difference.half_width:
+        return "the prediction lies below the noise"
+    return None
+
+
+def _identity(record: Record, switch: str) -> str:
+    """Return what two sides of a comparison share."""
+    ignored = {switch, "graph-mode"} if switch == "graph" or not record.variant.get("graph") else {switch}
+    switches = {name: value for name, value in record.variant.items() if name not in ignored}
+    batch = {name: record.batch.get(name) for name in ("requests", "extend", "prefix", "source")}
+    run = [record.group, record.label, record.engine, record.machine, record.environment.get("commit")]
+    return json.dumps([*run, record.geometry, record.ranks, batch, switches], sort_keys=True)

@@ -1,0 +1,154 @@
+"""The store: a directory of JSON Lines files, one per process, to which finished records are appended.
+
+A record is on the disk when `append` returns: it is written in one piece and flushed with fsync. A process that is
+killed can tear at most the line that it was writing, and a reader leaves that line out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+from dsv4bench.errors import RecordError, UsageError
+from dsv4bench.results.record import Record
+from dsv4bench.results.schema import decode, encode
+
+TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+
+
+def run_directory(name: str, now: datetime | None = None, root: Path = Path("results")) -> Path:
+    """Return where a run called `name` writes by default: results/<UTC time>-<name>."""
+    return root / f"{(now or datetime.now(UTC)).strftime(TIME_FORMAT)}-{name}"
+
+
+def open_store(out: Path) -> Store:
+    """Make the directory `out` and this process's file in it; UsageError if it holds something or cannot be written."""
+    try:
+        if out.is_dir() and any(out.iterdir()):
+            raise UsageError(f"--out {out}: the directory is not empty (go on with --resume {out}, or name a new one)")
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out}: cannot make this directory: {error.strerror}") from None
+    return Store(out)
+
+
+def resume_store(out: Path) -> Store:
+    """Open a directory of an earlier run and make a new file for this process in it."""
+    if not out.is_dir():
+        raise UsageError(f"--resume {out}: no such directory")
+    return Store(out)
+
+
+class Store:
+    """This process's file in a results directory; use it in a `with` statement or call `close`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.path, self._file = _new_file(directory)
+
+    def append(self, record: Record) -> None:
+        """Write the record and return when it is on the disk; UsageError if the disk takes no more."""
+        line = encode(record).encode("ascii")
+        end = os.fstat(self._file).st_size
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+            os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, end)  # half a line would make the next record unreadable
+            raise UsageError(f"cannot write to {self.path}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Close the file; what was appended is already on the disk."""
+        os.close(self._file)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a file or a directory holds: records in the order of their making, and warnings to be shown."""
+
+    records: list[Record] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_records(path: Path) -> Reading:
+    """Read a .jsonl file, or all such files of a directory and those below it.
+
+    A torn last line gives a warning. RecordError for any other line that is no record, UsageError if `path` is missing.
+    """
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or directory")
+    reading = Reading()
+    for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
+        _read_file(file, reading)
+    reading.records.sort(key=lambda record: record.created)
+    return reading
+
+
+def finished_keys(path: Path) -> set[str]:
+    """Return the keys of all cells that have a record under `path`, whatever its status."""
+    return {record.key for record in read_records(path).records}
+
+
+def _new_file(directory: Path) -> tuple[Path, int]:
+    start = f"records-{datetime.now(UTC).strftime(TIME_FORMAT)}-{os.getpid()}"
+    path = directory / f"{start}.jsonl"
+    repeat = 1
+    while path.exists():
+        repeat += 1
+        path = directory / f"{start}-{repeat}.jsonl"
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        _flush_directory(directory)
+    except OSError as error:
+        raise UsageError(f"{directory}: cannot write a results file here: {error.strerror}") from None
+    return path, file
+
+
+def _flush_directory(directory: Path) -> None:
+    entry = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(entry)  # the new file's name must survive a crash, as its lines do
+    finally:
+        os.close(entry)
+
+
+def _read_file(file: Path, reading: Reading) -> None:
+    lines = _bytes_of(file).split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            reading.records.append(decode(line, f"{file}:{number}"))
+        except RecordError:
+            if number < len(lines) or not _torn(line):
+                raise
+            reading.warnings.append(f"{file}:{number}: left out a torn last line ({len(line)} bytes)")
+
+
+def _torn(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return True
+    return False
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
