@@ -1,0 +1,51 @@
+"""The test set-up: Triton's interpreter where there is no GPU, the device, and one seed."""
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+from hypothesis import settings
+
+from tests import interpreter
+
+interpreter.switch_on_without_gpu()  # before anything imports triton, whose library is decorated at import
+
+# examples are the same in every run, and slow machines share the suite
+settings.register_profile("dsv4bench", deadline=None, derandomize=True)
+settings.load_profile("dsv4bench")
+
+HAVE_GPU = torch.cuda.is_available() and not interpreter.switched_on()
+
+
+def pytest_collection_modifyitems(items):
+    """Skip tests marked `gpu` where kernels do not run on a GPU."""
+    if HAVE_GPU:
+        return
+    for item in items:
+        if "gpu" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture(scope="session")
+def device() -> str:
+    """The device that tests compute on: "cuda" where there is a GPU, else "cpu"."""
+    return "cuda" if HAVE_GPU else "cpu"
+
+
+@pytest.fixture(scope="session")
+def triton_device(device) -> str:
+    """The device for Triton kernels: a GPU runs them as they are, a CPU in the patched and checked interpreter."""
+    if find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    if device == "cpu":
+        interpreter.install()
+        reason = interpreter.why_not()
+        if reason:
+            pytest.skip(reason)
+    return device
+
+
+@pytest.fixture
+def generator(device) -> torch.Generator:
+    """A seeded generator on the device."""
+    return torch.Generator(device).manual_seed(20)
