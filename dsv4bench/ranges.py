@@ -86,7 +86,7 @@ class Nvtx:
     def __init__(self) -> None:
         nvtx = importlib.import_module("nvtx")
         self._domain = nvtx.get_domain(DOMAIN)
-        # by identity: hashing six fields would cost more than the push itself; the range is kept so that no id is reused
+        # by identity: hashing six fields would cost more than the push; the range is kept so that no id is reused
         self._prepared: dict[int, tuple[Range, Any]] = {}
         self._push = self._domain.push_range
         self._pop = self._domain.pop_range

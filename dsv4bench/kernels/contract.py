@@ -38,7 +38,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Someone who can do a kernel's work: `build(tensors)` checks the arguments and returns the call that launches."""
+    """Someone who can do a kernel's work: `build(tensors)` checks the arguments and returns the launching call."""
 
     name: str
     build: Callable[[Tensors], Call]
@@ -63,8 +63,8 @@ class Cost:
 class Tolerance:
     """How near an output must be to the reference's.
 
-    `share` of the elements must lie within `atol + rtol * |want|` (both 0: equal, NaN equal to NaN, -0 told from +0), and
-    none may be further away than `limit` codes where the output is a byte (None: no limit).
+    `share` of the elements must lie within `atol + rtol * |want|` (both 0: equal, NaN equal to NaN, -0 told from +0),
+    and none may be further away than `limit` codes where the output is a byte (None: no limit).
     """
 
     rtol: float = 0.0
@@ -84,8 +84,9 @@ class Tolerance:
         if share < self.share:
             worst = (~near).nonzero()[0].tolist()
             return (
-                f"{share:.6f} of {got.numel()} elements within rtol {self.rtol:g} atol {self.atol:g}, expected {self.share:g};"
-                f" first at {worst}: {got[tuple(worst)].item()!r}, expected {want[tuple(worst)].item()!r}"
+                f"{share:.6f} of {got.numel()} elements within rtol {self.rtol:g} atol {self.atol:g}, expected"
+                f" {self.share:g}; first at {worst}:"
+                f" {got[tuple(worst)].item()!r}, expected {want[tuple(worst)].item()!r}"
             )
         if self.limit is not None and got.dtype == torch.uint8:
             gap = int((got.int() - want.int()).abs().max())
@@ -115,9 +116,10 @@ def same_bits(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 class Kernel:
     """One operation of the catalogue.
 
-    `inputs(shape, generator)` makes every tensor of a call on the generator's device, outputs included; `reference(**tensors)`
-    is the readable definition in plain torch and writes the outputs in place; `cost(tensors)` counts the least work;
-    `outputs` names each tensor that a call writes, with its tolerance; `examples` are shapes that every provider must pass.
+    `inputs(shape, generator)` makes every tensor of a call on the generator's device, outputs included;
+    `reference(**tensors)` is the readable definition in plain torch and writes the outputs in place; `cost(tensors)`
+    counts the least work; `outputs` names each tensor that a call writes, with its tolerance; `examples` are shapes that
+    every provider must pass.
     """
 
     name: str

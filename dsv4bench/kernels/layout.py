@@ -16,7 +16,7 @@ FULL_PAGE = 256  # tokens of a page of the full pool; a page of ratio r holds FU
 
 @dataclass(frozen=True, slots=True)
 class KVLayout:
-    """One way to store a row: bytes of data and of scales per slot, values per scale, and the page's alignment in bytes."""
+    """One way to store a row: bytes of data and scales a slot, values per scale, and the page's alignment in bytes."""
 
     name: str
     data_bytes: int

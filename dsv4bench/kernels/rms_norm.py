@@ -1,7 +1,7 @@
 """RMSNorm of rows: out = x * rsqrt(mean(x^2) + eps) * weight, in f32, rounded once to bf16.
 
-Shapes: x [rows, width] bf16 (row stride free), weight [width] bf16, out [rows, width] bf16. `eps` is an f32 number: V4.1 uses
-1e-20 (specification 1.1), so a zero row stays zero.
+Shapes: x [rows, width] bf16 (row stride free), weight [width] bf16, out [rows, width] bf16. `eps` is an f32 number:
+V4.1 uses 1e-20 (specification 1.1), so a zero row stays zero.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def build_triton(tensors: Tensors) -> Call:
     x, weight, out = tensors["x"], tensors["weight"], tensors["out"]
     rows, width = x.shape
     block = triton.next_power_of_2(width)
+    warps = min(8, max(1, block // 512))
+    arguments = (x, x.stride(0), weight, out, out.stride(0), tensors["eps"])
 
     def call() -> None:
         if rows:
-            _rms_norm[(rows,)](
-                x, x.stride(0), weight, out, out.stride(0), tensors["eps"], WIDTH=width, BLOCK=block, num_warps=min(8, max(1, block // 512))
-            )
+            _rms_norm[(rows,)](*arguments, WIDTH=width, BLOCK=block, num_warps=warps)
 
     return call
 

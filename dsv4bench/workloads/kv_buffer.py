@@ -1,7 +1,7 @@
 """`SparsePrefillKVBuffer`: the one grow-only workspace of sparse prefill (specification 6.3, change R).
 
-The workspace holds all requests' compressed rows first (the head) and their sliding-window rows after them. Layers that share
-a kv_source find the head already filled, and dequantise the window only.
+The workspace holds all requests' compressed rows first (the head) and their sliding-window rows after them. Layers that
+share a kv_source find the head already filled, and dequantise the window only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import torch
 
 from dsv4bench.kernels.layout import HEAD_DIM
 
-HeadSource = tuple[int, int, int]  # data pointer of the compressed cache, data pointer of the gather ids, compressed rows
+HeadSource = tuple[int, int, int]  # data pointers of the compressed cache and of the gather ids, compressed rows
 
 
 class SparsePrefillKVBuffer:
@@ -32,7 +32,7 @@ class SparsePrefillKVBuffer:
         return 0 if self._buffer is None else self._buffer.numel() * self._buffer.element_size()
 
     def reserve(self, rows: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-        """Return the buffer with room for `rows` of `dtype`; a new allocation is exactly that large and clears the head."""
+        """Return the buffer with room for `rows`; a new allocation is exactly that large and clears the head."""
         if self._buffer is None or rows > self.capacity_rows or self._buffer.dtype != dtype:
             self._buffer = None  # free the old rows before asking for new ones
             self._buffer = torch.empty(rows, 1, HEAD_DIM, dtype=dtype, device=self._device)

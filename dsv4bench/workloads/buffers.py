@@ -1,0 +1,117 @@
+"""The static buffers of a step: every tensor that one operation writes and a later one reads.
+
+They are allocated once for the most rows that a cell runs, and a step works on the first rows of each; so a captured
+segment and an eager break see the same addresses, and no row buffer is allocated while a step is timed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+
+from dsv4bench.kernels.layout import HEAD_DIM
+from dsv4bench.workloads.geometry import INDEX_DIM, Geometry
+
+
+@dataclass(frozen=True, slots=True)
+class StepBuffers:
+    """Row-wise buffers; all are bf16 unless said otherwise."""
+
+    residual: torch.Tensor  # [rows, hidden]
+    x: torch.Tensor  # [rows, hidden]: normed input of a layer
+    qkv: torch.Tensor  # [rows, q_rank + 512]
+    q_lora: torch.Tensor  # [rows, q_rank]: normed
+    q: torch.Tensor  # [rows, heads, 512]
+    attention: torch.Tensor  # [rows, heads, 512]
+    output_a: torch.Tensor  # [rows, o_groups, o_rank]
+    source_kv: torch.Tensor  # [rows, 512]: projection of a ratio-1 source
+    kv_score: torch.Tensor  # [rows, 1024] f32: projection of a ratio-2 source, kv | score
+    latent: torch.Tensor  # [rows, 512]
+    index_k: torch.Tensor  # [rows, 128]
+    index_q_raw: torch.Tensor  # [rows, index_heads, 128]
+    index_q: torch.Tensor  # [rows, index_heads, 128]
+    index_weights_raw: torch.Tensor  # [rows, index_heads]
+    index_weights: torch.Tensor  # [rows, index_heads]
+    candidates: torch.Tensor  # [rows, candidate_blocks] i32
+    raw_1: torch.Tensor  # [rows, topk] i32: one shared top-k buffer per ratio (specification 1.2)
+    raw_2: torch.Tensor  # [rows, topk] i32
+    indices: torch.Tensor  # [rows, ceil128(topk + window)] i32
+    lens: torch.Tensor  # [rows] i32
+    window_indices: torch.Tensor  # [rows, ceil128(window)] i32: ratio 0, once per forward
+    window_lens: torch.Tensor  # [rows] i32
+    # the torch path of the ratio-2 compressor keeps its own
+    split_kv: torch.Tensor  # [rows, 512] f32
+    split_score: torch.Tensor  # [rows, 512] f32
+    pooled: torch.Tensor  # [rows, 512]
+    group_positions: torch.Tensor  # [rows] i64
+    slots: torch.Tensor  # [rows] i64
+    rotated: torch.Tensor  # [rows, 512]
+    index_k_normed: torch.Tensor  # [rows, 128]
+    index_k_rotated: torch.Tensor  # [rows, 128]
+    payload: torch.Tensor  # [rows, 64] u8
+    scales: torch.Tensor  # [rows, 4] u8
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all buffers."""
+        tensors = (getattr(self, f.name) for f in fields(self))
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    def poison(self) -> None:
+        """Fill every buffer with NaN, or with ones where it holds integers, so that a stale read shows."""
+        for f in fields(self):
+            tensor = getattr(self, f.name)
+            tensor.fill_(float("nan") if tensor.is_floating_point() else 1)
+
+
+def ceil128(width: int) -> int:
+    """Return `width` rounded up to a multiple of 128, the block of the attention kernel (specification 6.2)."""
+    return -(-width // 128) * 128
+
+
+def make_buffers(geometry: Geometry, rows: int, device: torch.device, torch_path: bool) -> StepBuffers:
+    """Allocate the buffers of `rows` rows; those of the torch path are empty unless `torch_path`."""
+
+    def bf16(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.bfloat16, device=device)
+
+    def table(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    path_rows = rows if torch_path else 0
+    heads, index_heads, topk = geometry.heads, geometry.index_heads, geometry.index_topk
+    return StepBuffers(
+        residual=bf16(rows, geometry.hidden),
+        x=bf16(rows, geometry.hidden),
+        qkv=bf16(rows, geometry.q_rank + HEAD_DIM),
+        q_lora=bf16(rows, geometry.q_rank),
+        q=bf16(rows, heads, HEAD_DIM),
+        attention=bf16(rows, heads, HEAD_DIM),
+        output_a=bf16(rows, geometry.o_groups, geometry.o_rank),
+        source_kv=bf16(rows, HEAD_DIM),
+        kv_score=table(torch.float32, rows, 2 * HEAD_DIM),
+        latent=bf16(rows, HEAD_DIM),
+        index_k=bf16(rows, INDEX_DIM),
+        index_q_raw=bf16(rows, index_heads, INDEX_DIM),
+        index_q=bf16(rows, index_heads, INDEX_DIM),
+        index_weights_raw=bf16(rows, index_heads),
+        index_weights=bf16(rows, index_heads),
+        candidates=table(torch.int32, rows, geometry.candidate_blocks),
+        raw_1=table(torch.int32, rows, topk),
+        raw_2=table(torch.int32, rows, topk),
+        indices=table(torch.int32, rows, ceil128(topk + geometry.window)),
+        lens=table(torch.int32, rows),
+        window_indices=table(torch.int32, rows, ceil128(geometry.window)),
+        window_lens=table(torch.int32, rows),
+        split_kv=table(torch.float32, path_rows, HEAD_DIM),
+        split_score=table(torch.float32, path_rows, HEAD_DIM),
+        pooled=bf16(path_rows, HEAD_DIM),
+        group_positions=table(torch.int64, path_rows),
+        slots=table(torch.int64, path_rows),
+        rotated=bf16(path_rows, HEAD_DIM),
+        index_k_normed=bf16(path_rows, INDEX_DIM),
+        index_k_rotated=bf16(path_rows, INDEX_DIM),
+        payload=table(torch.uint8, path_rows, INDEX_DIM // 2),
+        scales=table(torch.uint8, path_rows, INDEX_DIM // 32),
+    )

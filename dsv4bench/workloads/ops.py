@@ -1,0 +1,77 @@
+"""How a step calls an operation: inside its range, on its provider, and under an audit while a cell is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from dsv4bench.kernels import kernel
+from dsv4bench.kernels.contract import Call, Kernel, Provider
+from dsv4bench.ranges import Mark, Range, Silent
+from dsv4bench.workloads.geometry import LayerKind
+
+Audit = Callable[[Range, Kernel, Provider, dict[str, Any], Call], None]
+
+
+class Ops:
+    """Dispatches catalogue kernels and plain GEMMs, each inside its `Range`.
+
+    `mark` hears every range; `audit`, while it is set, is called in place of each kernel's launch and must launch it.
+    """
+
+    def __init__(self, provider: str, rank: int = 0) -> None:
+        self.provider = provider
+        self.mark: Mark = Silent()
+        self.audit: Audit | None = None
+        self._rank = rank
+        self._ranges: dict[tuple[int, str | None], Range] = {}
+        self._providers: dict[str, tuple[Kernel, Provider]] = {}
+
+    def range(self, kind: LayerKind, op: str | None) -> Range:
+        """Return the range of `op` in a layer; always the same object, so that marks can prepare it."""
+        key = (kind.layer, op)
+        found = self._ranges.get(key)
+        if found is None:
+            found = self._ranges[key] = Range(0, kind.layer, kind.ratio, kind.kv_source, op, self._rank)
+        return found
+
+    def run(self, kind: LayerKind, op: str, name: str, **tensors: Any) -> None:
+        """Run the catalogue's kernel `name` as operation `op` of a layer."""
+        rng = self.range(kind, op)
+        found = self._providers.get(name)
+        if found is None:
+            found = self._providers[name] = self._find(name)
+        self.mark.enter(rng)
+        call = found[1].build(tensors)
+        if self.audit is None:
+            call()
+        else:
+            self.audit(rng, *found, tensors, call)
+        self.mark.exit(rng)
+
+    def _find(self, name: str) -> tuple[Kernel, Provider]:
+        entry = kernel(name)
+        # the torch path of the compressor has no other provider: it is the definition of "before"
+        names = [provider.name for provider in entry.providers]
+        return entry, entry.provider(self.provider if self.provider in names else "torch")
+
+    def matmul(self, kind: LayerKind, op: str, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+        """Write `x @ weight` into `out`; an f32 `out` takes the f32 accumulator unrounded."""
+        with self.within(kind, op):
+            if out.dtype == x.dtype:
+                torch.mm(x, weight, out=out)
+            elif x.is_cuda:
+                torch.mm(x, weight, torch.float32, out=out)
+            else:  # a CPU has no mixed GEMM; products of bf16 are exact in f32
+                torch.mm(x.float(), weight.float(), out=out)
+
+    @contextmanager
+    def within(self, kind: LayerKind, op: str | None) -> Iterator[None]:
+        """Open the range of `op` around plain torch work."""
+        rng = self.range(kind, op)
+        self.mark.enter(rng)
+        yield
+        self.mark.exit(rng)

@@ -1,0 +1,84 @@
+"""Builds what a group of prefill cells shares: tables, pools with their prefix, buffers and forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from dsv4bench.workloads.batch import Batch, Plan
+from dsv4bench.workloads.buffers import StepBuffers, make_buffers
+from dsv4bench.workloads.forward import Forward, RowInputs, make_forward, static_inputs
+from dsv4bench.workloads.pools import Extent, Pools, make_pools, make_tables
+from dsv4bench.workloads.prefix import write_prefix
+from dsv4bench.workloads.rope_table import rope_table
+from dsv4bench.workloads.step import Step
+from dsv4bench.workloads.variant import KVPair, Variant
+from dsv4bench.workloads.weights import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Everything that the variants of one group share on the device."""
+
+    model: Model
+    pools: Pools
+    buffers: StepBuffers
+    inputs: RowInputs
+    freqs: dict[int, torch.Tensor]
+    forwards: tuple[tuple[Forward, ...], ...]  # rank -> forwards in order
+    capacity: dict[int, int]  # ratio -> most compressed positions that a row of any forward may see
+
+    def step(self, variant: Variant) -> Step:
+        """Make the step of one variant over the shared storage, its workspace reserved for the largest forward."""
+        step = Step(self.model, variant, self.pools, self.buffers, self.inputs)
+        step.freqs, step.capacity = self.freqs, self.capacity
+        step.kv_buffer.reserve(max(f.workspace_rows for f in self.all_forwards()))
+        return step
+
+    def all_forwards(self) -> Iterator[Forward]:
+        """Yield every forward, rank by rank."""
+        for rank in self.forwards:
+            yield from rank
+
+    def forward(self, batch: Batch) -> Forward:
+        """Build another forward over the same pools, with hidden states of its own."""
+        return make_forward(self.model.geometry, self.pools.tables, batch, self.model.seed + 7_919)
+
+
+def extents_of(plan: Plan) -> tuple[Extent, ...]:
+    """Return, request by request, what is cached before the plan's first forward and the length after its last."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for batch in (batch for rank in plan for batch in rank if not batch.idle):
+        for request in batch.requests:
+            first[request.index] = min(request.prefix, first.get(request.index, request.prefix))
+            last[request.index] = max(request.seq, last.get(request.index, 0))
+    return tuple(Extent(first[i], last[i]) for i in range(len(first)))
+
+
+def prepare(model: Model, kv: KVPair, plan: Plan, provider: str, torch_path: bool) -> Prefill:
+    """Allocate and fill what the cells of one group share; `torch_path` adds the buffers of that compressor."""
+    geometry, device = model.geometry, model.device
+    extents = extents_of(plan)
+    tables = make_tables(extents, geometry.window, device, model.seed)
+    pools = make_pools(geometry, kv, tables, device)
+    positions = max(e.end for e in extents)
+    freqs = {ratio: rope_table(geometry, ratio, positions).to(device) for ratio in set(geometry.ratios)}
+    write_prefix(model, pools, freqs, provider)
+    rows = max(batch.rows for rank in plan for batch in rank)
+    forwards = tuple(
+        tuple(make_forward(geometry, tables, batch, model.seed + 31 * r + f) for f, batch in enumerate(rank))
+        for r, rank in enumerate(plan)
+    )
+    every = [forward for rank in forwards for forward in rank]
+    return Prefill(
+        model=model,
+        pools=pools,
+        buffers=make_buffers(geometry, rows, device, torch_path),
+        inputs=static_inputs(geometry, tables, rows),
+        freqs=freqs,
+        forwards=forwards,
+        capacity={ratio: max(f.visible[ratio] for f in every) for ratio in geometry.compressed_ratios},
+    )

@@ -1,0 +1,155 @@
+"""The 40-layer attention forward as a list of pieces, in the order of the specification (6.1).
+
+A piece is a segment (fixed rows, capturable) or a break (runs eagerly between segments, at the live row count), as
+upstream's breakable prefill graph has them (6.6, SM100 form): the attention cores, the source projections and the full
+top-k layers are breaks. An eager step runs all pieces; a breakable graph captures the segments; a full graph captures
+everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, Protocol
+
+import torch
+
+from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM
+from dsv4bench.workloads import attention_core, sources
+from dsv4bench.workloads.buffers import StepBuffers
+from dsv4bench.workloads.forward import Forward, Gather, RowInputs
+from dsv4bench.workloads.geometry import LayerKind
+from dsv4bench.workloads.kv_buffer import SparsePrefillKVBuffer
+from dsv4bench.workloads.ops import Ops
+from dsv4bench.workloads.pools import Pools
+from dsv4bench.workloads.variant import Variant
+from dsv4bench.workloads.weights import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a step: a segment that a graph may capture, or a break that runs eagerly."""
+
+    name: str
+    kind: Literal["segment", "break"]
+    run: Callable[[], None]
+
+
+class Observer(Protocol):
+    """Looks at a step from inside its breaks, while a cell is verified."""
+
+    def layer_input(self, kind: LayerKind, residual: torch.Tensor) -> None:
+        """See the residual stream [live, hidden] that enters a layer."""
+
+    def reused_head(self, step: Step, kind: LayerKind, gather: Gather, head: torch.Tensor) -> None:
+        """See the head rows [n, 1, 512] that a layer is about to read without dequantising them."""
+
+
+class Step:
+    """One prefill forward of the attention stack over static buffers; `load` a forward, then run its pieces."""
+
+    def __init__(self, model: Model, variant: Variant, pools: Pools, buffers: StepBuffers, inputs: RowInputs) -> None:
+        self.geometry = model.geometry
+        self.weights = model.weights
+        self.variant = variant
+        self.pools = pools
+        self.buffers = buffers
+        self.inputs = inputs
+        self.ops = Ops(variant.provider)
+        self.kv_buffer = SparsePrefillKVBuffer(buffers.residual.device)
+        self.freqs: dict[int, torch.Tensor] = {}
+        self.capacity: dict[int, int] = {}
+        self.observer: Observer | None = None
+        self._forward: Forward | None = None
+
+    @property
+    def forward(self) -> Forward:
+        """The loaded forward."""
+        assert self._forward is not None, "load a forward first"
+        return self._forward
+
+    def load(self, forward: Forward) -> None:
+        """Make `forward` the next one to run: refresh static inputs in place, hand over the rest by reference."""
+        beyond = [r for r, columns in forward.visible.items() if columns > self.capacity.get(r, 0)]
+        if beyond or forward.inputs.hidden.shape[0] > self.inputs.hidden.shape[0]:
+            raise ValueError(f"the forward exceeds the step's capacity (rows or visible positions {self.capacity})")
+        self.inputs.load(forward.inputs)
+        self._forward = forward
+
+    def pieces(self, rows: int) -> list[Piece]:
+        """Return the pieces of a step over the first `rows` rows of the buffers."""
+        first = self.geometry.layers[0]
+        found = [Piece("input", "segment", partial(_input, self, first, rows))]
+        for kind in self.geometry.layers:
+            found += _layer_pieces(self, kind, rows)
+        return found
+
+    def output(self, rows: int) -> torch.Tensor:
+        """Return the residual stream [rows, hidden] after the last layer."""
+        return self.buffers.residual[:rows]
+
+
+def _layer_pieces(step: Step, kind: LayerKind, rows: int) -> list[Piece]:
+    def piece(name: str, where: Literal["segment", "break"], run: Callable[[Step, LayerKind, int], None]) -> Piece:
+        return Piece(f"layer {kind.layer} {name}", where, partial(run, step, kind, rows))
+
+    found = [piece("project", "segment", _project)]
+    if kind.owns_kv or kind.owns_index:
+        found.append(piece("source projections", "break", sources.project))
+    if kind.owns_kv:
+        found.append(piece("compress", "segment", sources.compress))
+    if kind.owns_index:
+        found.append(piece("index queries", "segment", sources.index_queries))
+        # candidate consumers score a bounded number of positions, so upstream captures them
+        where: Literal["segment", "break"] = "segment" if kind.candidates == "consume" else "break"
+        found.append(piece("top-k", where, sources.select))
+    found.append(piece("attention", "break", attention_core.attend))
+    found.append(piece("output", "segment", _output))
+    return found
+
+
+def _input(step: Step, kind: LayerKind, rows: int) -> None:
+    with step.ops.within(kind, "load_input"):
+        step.buffers.residual[:rows].copy_(step.inputs.hidden[:rows])
+
+
+def _project(step: Step, kind: LayerKind, rows: int) -> None:
+    """Norm, fused q_a / kv projection, q norm, wq_b, q RoPE, and the sliding-window writer (steps 1 to 5)."""
+    ops, weights, eps = step.ops, step.weights[kind.layer], step.geometry.eps
+    buffers, inputs = step.buffers, step.inputs
+    x, qkv, q_lora, q = buffers.x[:rows], buffers.qkv[:rows], buffers.q_lora[:rows], buffers.q[:rows]
+    freqs, positions = step.freqs[kind.ratio], inputs.positions[:rows]
+    rank = step.geometry.q_rank
+    ops.run(kind, "input_norm", "rms_norm", x=buffers.residual[:rows], weight=weights.input_norm, eps=eps, out=x)
+    ops.matmul(kind, "qkv_proj", x, weights.qkv, qkv)
+    ops.run(kind, "q_norm", "rms_norm", x=qkv[:, :rank], weight=weights.q_norm, eps=eps, out=q_lora)
+    ops.matmul(kind, "q_proj", q_lora, weights.query, q.view(rows, -1))
+    ops.run(kind, "q_rope", "rope", x=q, freqs=freqs, positions=positions, inverse=False)
+    ops.run(
+        kind,
+        "norm_rope_store",
+        "norm_rope_store",
+        kv=qkv[:, rank : rank + HEAD_DIM],
+        weight=weights.kv_norm,
+        eps=eps,
+        freqs=freqs,
+        positions=positions,
+        loc=inputs.swa_loc[:rows],
+        cache=step.pools.swa[kind.layer],
+        page_size=FULL_PAGE,
+        layout=step.pools.swa_layout,
+    )
+
+
+def _output(step: Step, kind: LayerKind, rows: int) -> None:
+    """Inverse RoPE, grouped wo_a, and wo_b added to the residual stream (step 13)."""
+    ops, weights, buffers = step.ops, step.weights[kind.layer], step.buffers
+    attention, output_a = buffers.attention[:rows], buffers.output_a[:rows]
+    positions = step.inputs.positions[:rows]
+    ops.run(kind, "inverse_rope", "rope", x=attention, freqs=step.freqs[kind.ratio], positions=positions, inverse=True)
+    groups = step.geometry.o_groups
+    with ops.within(kind, "o_proj_a"):
+        torch.bmm(attention.view(rows, groups, -1).transpose(0, 1), weights.output_a, out=output_a.transpose(0, 1))
+    with ops.within(kind, "o_proj_b"):
+        buffers.residual[:rows].addmm_(output_a.view(rows, -1), weights.output_b)
