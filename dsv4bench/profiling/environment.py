@@ -1,0 +1,112 @@
+"""Where a record was measured: machine, software and source, as plain values without names of hosts, users or paths."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dsv4bench import __version__
+from dsv4bench.profiling.clocks import Nvml, open_nvml
+
+_SOURCE_ROOT = Path(__file__).resolve().parents[2]
+_CPU_INFO = Path("/proc/cpuinfo")
+
+
+def environment(device: str) -> dict[str, Any]:
+    """Return the facts that a comparison needs; `gpu` facts are None on "cpu", each unknown one is None."""
+    return {**_software(), **_host(), **source_state(_SOURCE_ROOT), **(_gpu() if device == "cuda" else {"gpu": None})}
+
+
+def source_state(root: Path) -> dict[str, Any]:
+    """Return the `commit` of the checkout at `root` and whether it is `dirty`; both None where it is no checkout."""
+    top = _git(root, "rev-parse", "--show-toplevel")
+    # an installed package may lie inside somebody else's checkout
+    if top is None or Path(top).resolve() != root.resolve():
+        return {"commit": None, "dirty": None}
+    changes = _git(root, "status", "--porcelain", "--", "dsv4bench", "pyproject.toml")
+    return {"commit": _git(root, "rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}
+
+
+def cpu_model(info: str) -> str | None:
+    """Return the first model name of a /proc/cpuinfo text."""
+    pairs = (line.split(":", 1) for line in info.splitlines() if ":" in line)
+    return next((value.strip() for key, value in pairs if key.strip() == "model name"), None)
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """Return what git prints, or None where it is missing or refuses."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=20
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _software() -> dict[str, Any]:
+    return {
+        "torch": torch.__version__,
+        "triton": _version("triton"),
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "dsv4bench": __version__,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _host() -> dict[str, Any]:
+    info = _CPU_INFO.read_text(encoding="utf-8", errors="replace") if _CPU_INFO.exists() else ""
+    return {
+        "os": f"{platform.system()} {platform.release()}",
+        "cpu": cpu_model(info) or platform.processor() or platform.machine(),
+        "cpu_cores": os.cpu_count(),
+        "cpu_threads": torch.get_num_threads(),
+    }
+
+
+def _gpu() -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    facts = {
+        "gpu": properties.name,
+        "gpu_sms": properties.multi_processor_count,
+        "gpu_l2_bytes": properties.L2_cache_size,
+        "gpu_memory_bytes": properties.total_memory,
+        "gpu_capability": f"{properties.major}.{properties.minor}",
+    }
+    return {**facts, **_nvml_facts(open_nvml())}
+
+
+def _nvml_facts(nvml: Nvml | None) -> dict[str, Any]:
+    keys = ("driver", "power_limit_mw", "ecc", "mig", "gpu_other_processes")
+    if nvml is None:
+        return dict.fromkeys(keys)
+    ecc = nvml.ask("nvmlDeviceGetEccMode")
+    mig = nvml.ask("nvmlDeviceGetMigMode")
+    values = (
+        nvml.driver_version(),
+        nvml.ask("nvmlDeviceGetEnforcedPowerLimit"),
+        None if ecc is None else bool(ecc[0]),
+        None if mig is None else bool(mig[0]),
+        _other_processes(nvml.ask("nvmlDeviceGetComputeRunningProcesses")),
+    )
+    return dict(zip(keys, values, strict=True))
+
+
+def _other_processes(processes: list[Any] | None) -> int | None:
+    """Count the processes on the GPU but for this one, which NVML may list under another number (a container's)."""
+    if processes is None:
+        return None
+    return max(0, len(processes) - 1)
