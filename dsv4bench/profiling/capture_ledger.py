@@ -1,8 +1,8 @@
 """A mark that listens while a CUDA graph is captured and gives every new node to the innermost open range.
 
 No profiler is needed, and the counts are exact: a node is one device operation of every replay. At each border of a
-range the graph is asked for its nodes; those not seen before belong to the range that was innermost until then. The node
-list is that of the whole graph, so work forked to a side stream is seen too. One thread captures at a time.
+range the graph is asked for its nodes; those not seen before belong to the range that was innermost until then. The
+node list is that of the whole graph, so work forked to a side stream is seen too. One thread captures at a time.
 """
 
 from __future__ import annotations

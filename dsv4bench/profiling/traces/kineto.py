@@ -104,9 +104,7 @@ def _sort_in(
 ) -> None:
     category = event.get("cat", "")
     arguments = event.get("args") or {}
-    if category in _HEAD_BYTES = 4096
-_FIRST_WORDS = (b'"schemaVersion"', b'"traceEvents"', b'"ph"')
-_DEVICE_KINDS:
+    if category in _DEVICE_KINDS:
         operations.append(_device_op(event, arguments, _DEVICE_KINDS[category]))
     elif category in _LAUNCH_CATEGORIES and "correlation" in arguments:
         launches.append(Launch(event["name"], to_ns(event["ts"]), int(arguments["correlation"]), _thread(event)))
