@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from dsv4bench.errors import UsageError
 
@@ -67,7 +68,7 @@ class Batch:
     @property
     def starts(self) -> tuple[int, ...]:
         """The first row of each request."""
-        return tuple(sum(self.extends[:i]) for i in range(len(self.requests)))
+        return tuple(accumulate(self.extends, initial=0))[:-1]
 
     @property
     def context(self) -> int:

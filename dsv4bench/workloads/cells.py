@@ -9,8 +9,9 @@ from itertools import product
 from typing import Any
 
 from dsv4bench.errors import UsageError
-from dsv4bench.workloads.batch import Plan, Request, equal_requests
-from dsv4bench.workloads.dep import plan_ranks
+from dsv4bench.workloads.batch import Batch, Plan, Request, equal_requests
+from dsv4bench.workloads.buckets import MAX_TOKENS, Refusal
+from dsv4bench.workloads.dep import pad_forward, plan_ranks
 from dsv4bench.workloads.geometry import Geometry
 from dsv4bench.workloads.options import PrefillOptions
 from dsv4bench.workloads.requests import recorded_requests
@@ -65,6 +66,23 @@ class Cell:
     def plan(self) -> Plan:
         """The forwards of every rank, unpadded."""
         return plan_ranks(self.load.requests, self.ranks, self.chunk)
+
+    @property
+    def forwards(self) -> tuple[tuple[Batch, ...], ...]:
+        """The same plan turned: the batch of every rank, forward by forward."""
+        return tuple(zip(*self.plan, strict=True))
+
+    @property
+    def graph_forwards(self) -> tuple[tuple[Batch, ...] | Refusal, ...]:
+        """What this cell's graph runs of each forward: batches in their common bucket, or why it runs eagerly.
+
+        A full graph is good for one set of lengths, so it needs no bucket (specification 6.6). Without a graph the
+        forwards are as planned.
+        """
+        if not self.variant.graph or self.variant.graph_mode == "full":
+            return self.forwards
+        most = min(MAX_TOKENS, self.chunk)
+        return tuple(pad_forward(forward, most) for forward in self.forwards)
 
     @property
     def compare_key(self) -> str:

@@ -1,0 +1,162 @@
+"""How much device memory a cell takes, estimated before anything is allocated, and what would fit instead."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+
+import torch
+
+from dsv4bench.errors import UsageError
+from dsv4bench.kernels.layout import FULL_PAGE, ROPE_DIM
+from dsv4bench.units import GIB, KIB, format_bytes
+from dsv4bench.workloads.batch import Batch, equal_requests
+from dsv4bench.workloads.buckets import Refusal
+from dsv4bench.workloads.buffers import make_buffers
+from dsv4bench.workloads.cells import UNIFORM, Cell, Load
+from dsv4bench.workloads.model import BF16_BYTES, ROW_BYTES, compressed_rows, swa_rows, weight_bytes
+from dsv4bench.workloads.pools import Extent, PageTables, make_pools, page_counts
+
+LOGITS_BYTES = GIB  # most that one tile of index logits takes (specification 6.5, torch path)
+RESERVE_BYTES = {"cuda": 2 * GIB, "cpu": GIB // 4}  # device context, captured graphs, temporaries
+META = torch.device("meta")  # tensors with a shape and no storage
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Modelled bytes of one cell by part."""
+
+    weights_bytes: int
+    pool_bytes: int
+    table_bytes: int
+    buffer_bytes: int
+    workspace_bytes: int
+    logits_bytes: int
+    reserve_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """All parts together."""
+        return sum(astuple(self))
+
+
+def estimate(cell: Cell) -> Memory:
+    """Return the memory that `cell` takes on its device; shapes come from the functions that allocate."""
+    geometry, batches = cell.geometry, [batch for forwards in cell.plan for batch in forwards]
+    rows = _most_rows(cell)
+    extents = tuple(Extent(request.prefix, request.seq) for request in cell.load.requests)
+    full_pages, swa_pages = page_counts(extents, geometry.window)
+    empty = torch.empty(0, device=META)
+    pools = make_pools(geometry, cell.variant.kv, PageTables(empty, empty, full_pages, swa_pages, extents), META)
+    buffers = make_buffers(geometry, rows, META, cell.variant.compressor == "torch")
+    visible = max((extent.end // ratio for extent in extents for ratio in geometry.compressed_ratios), default=0)
+    return Memory(
+        weights_bytes=weight_bytes(geometry),
+        pool_bytes=pools.bytes,
+        table_bytes=_table_bytes(cell, batches, extents, full_pages),
+        buffer_bytes=buffers.bytes,
+        workspace_bytes=max(_workspace_rows(cell, batch) for batch in batches) * ROW_BYTES,
+        logits_bytes=min(rows * visible * BF16_BYTES, LOGITS_BYTES),
+        reserve_bytes=RESERVE_BYTES[cell.device],
+    )
+
+
+def _most_rows(cell: Cell) -> int:
+    """Return the rows of the largest forward, in the bucket that a graph would give it."""
+    runs = [
+        eager if isinstance(padded, Refusal) else padded
+        for eager, padded in zip(cell.forwards, cell.graph_forwards, strict=True)
+    ]
+    return max(batch.rows for forward in runs for batch in forward)
+
+
+def _workspace_rows(cell: Cell, batch: Batch) -> int:
+    head = max((compressed_rows(batch, ratio) for ratio in cell.geometry.compressed_ratios), default=0)
+    return head + swa_rows(batch, cell.geometry.window)
+
+
+def _table_bytes(cell: Cell, batches: list[Batch], extents: tuple[Extent, ...], full_pages: int) -> int:
+    """Return the bytes of rotation tables, slot maps, and what each forward keeps: hidden states and gather ids."""
+    geometry = cell.geometry
+    longest = max(extent.end for extent in extents)
+    rotations = len(set(geometry.ratios)) * longest * ROPE_DIM * 4
+    slots = full_pages * FULL_PAGE * 8 + len(extents) * -(-longest // FULL_PAGE) * 4
+    hidden = sum(batch.rows for batch in batches) * geometry.hidden * BF16_BYTES
+    gathered = sum(compressed_rows(batch, ratio) for batch in batches for ratio in geometry.compressed_ratios)
+    windows = sum(swa_rows(batch, geometry.window) for batch in batches)
+    return rotations + slots + hidden + (gathered + windows) * 4
+
+
+def free_bytes(device: str) -> int:
+    """Return the memory that is free on "cuda" or "cpu" now."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[0])
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="utf-8").splitlines())
+        return int(fields["MemAvailable"].split()[0]) * KIB
+    except (OSError, KeyError):  # not Linux: what the machine has is the best that is known
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def refuse_too_large(cells: Iterable[Cell], free_bytes: int) -> None:
+    """Raise UsageError, saying what would fit, for the first of `cells` that takes more than `free_bytes`."""
+    for cell in cells:
+        needed = estimate(cell).total_bytes
+        if needed > free_bytes:
+            raise UsageError(
+                f"{_asked(cell)}: about {format_bytes(needed)} needed (modelled), {format_bytes(free_bytes)} free;"
+                f" expected {what_fits(free_bytes, cell)}"
+            )
+
+
+def what_fits(memory_bytes: int, cell: Cell) -> str:
+    """Return the nearest smaller workload that `memory_bytes` hold: fewer requests, else shorter prefixes.
+
+    The answer is modelled: a few words to follow "expected", such as "at most --batch 16 at this prefix".
+    """
+    requests = cell.load.requests
+    if memory_bytes < weight_bytes(cell.geometry):
+        return f"a smaller geometry: the weights of {cell.geometry.name} alone do not fit"
+    batch = _largest(len(requests) - 1, lambda count: _fits(memory_bytes, _first_requests(cell, count)))
+    if batch:
+        return f"at most --batch {batch}" + ("" if cell.load.source != UNIFORM else " at this prefix")
+    if cell.load.source == UNIFORM and cell.load.prefix:
+        pages = cell.load.prefix // FULL_PAGE
+        fitting = _largest(pages, lambda count: _fits(memory_bytes, _with_prefix(cell, count * FULL_PAGE)))
+        if fitting:
+            return f"at most --prefix {fitting * FULL_PAGE}"
+    return "a smaller --chunk or geometry"
+
+
+def _fits(memory_bytes: int, cell: Cell) -> bool:
+    return estimate(cell).total_bytes <= memory_bytes
+
+
+def _first_requests(cell: Cell, count: int) -> Cell:
+    load = cell.load
+    if load.source == UNIFORM and load.extend and load.prefix is not None:
+        return replace(cell, load=Load(equal_requests(count, load.extend, load.prefix, cell.chunk, cell.ranks)))
+    return replace(cell, load=replace(load, requests=load.requests[:count]))
+
+
+def _with_prefix(cell: Cell, prefix: int) -> Cell:
+    shorter = tuple(replace(request, prefix=prefix) for request in cell.load.requests)
+    return replace(cell, load=replace(cell.load, requests=shorter))
+
+
+def _largest(most: int, holds: Callable[[int], bool]) -> int:
+    """Return the largest whole number up to `most` for which `holds`, which is true below some point; 0 if for none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle - 1)
+    return low
+
+
+def _asked(cell: Cell) -> str:
+    load = cell.load
+    if load.source != UNIFORM:
+        return f"--requests {load.source} --batch {len(load.requests)}"
+    return f"--batch {len(load.requests)} --prefix {load.prefix} ({load.extend} new tokens each)"

@@ -1,0 +1,212 @@
+"""What a forward costs at least, from lengths alone: FLOPs, bytes, launches, and a time. Everything here is `modelled`.
+
+A byte is counted once however often a cache serves it, as the kernels' own costs do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dsv4bench.kernels.contract import Cost
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_K, V41_FP4, KVLayout
+from dsv4bench.units import NS_PER_S
+from dsv4bench.workloads.batch import Batch
+from dsv4bench.workloads.geometry import INDEX_DIM, Geometry, LayerKind
+from dsv4bench.workloads.variant import Variant
+
+BF16_BYTES = 2
+ROW_BYTES = HEAD_DIM * BF16_BYTES  # a workspace row, and the bf16 row of a writer
+
+# The MoE block of v41-flash (specification 1.1), which the stack leaves out: per token 6 routed and 1 shared expert
+# of three matrices, and a router of one column per expert.
+MOE_EXPERTS_PER_TOKEN, MOE_WIDTH, MOE_ROUTED = 7, 2304, 384
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Rates that a modelled time assumes; `launch_ns` is what one launch costs the host."""
+
+    name: str
+    bytes_per_s: float
+    gemm_flops_per_s: float
+    attention_flops_per_s: float
+    launch_ns: float
+
+
+# Assumptions, not measurements of this machine: elementwise copies and a plain Triton attention as measured on one H200
+# (4.24 TB/s, 239 TFLOP/s), bf16 GEMMs at 60 % of the dense peak of 989 TFLOP/s, 10 us of host time a launch.
+H200_CEILINGS = Ceilings("assumed H200 rates", 4.24e12, 0.6 * 989e12, 239e12, 10_000)
+# two cores of a server: the torch references are bound by the number of calls
+CPU_CEILINGS = Ceilings("assumed rates of two CPU cores", 4e9, 50e9, 5e9, 200_000)
+
+
+def ceilings_of(device: str) -> Ceilings:
+    """Return the assumed rates of "cuda" or "cpu"."""
+    return H200_CEILINGS if device == "cuda" else CPU_CEILINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """What reuse leaves out of one forward: dequant calls, rows and bytes."""
+
+    calls: int
+    rows: int
+    bytes: int
+
+    def ns(self, bytes_per_s: float) -> float:
+        """Return the predicted saving at a dequant rate, read and written bytes together."""
+        return self.bytes / bytes_per_s * NS_PER_S
+
+
+def compressed_rows(batch: Batch, ratio: int) -> int:
+    """Return the compressed rows that one gather of `ratio` holds: floor(seq / ratio) of each request (6.2)."""
+    return 0 if ratio == 0 or batch.idle else sum(seq // ratio for seq in batch.seq_lens)
+
+
+def swa_rows(batch: Batch, window: int) -> int:
+    """Return the window rows of one gather: min(seq, extend + window - 1) of each request (6.2)."""
+    return 0 if batch.idle else sum(min(request.seq, request.extend + window - 1) for request in batch.requests)
+
+
+def dequants(geometry: Geometry, reuse: str) -> list[LayerKind]:
+    """Return the layers that dequantise a compressed region: all that have one, or with reuse the KV sources (1.2)."""
+    return [kind for kind in geometry.layers if kind.ratio and (kind.owns_kv or reuse == "off")]
+
+
+def dequant_rows(geometry: Geometry, batch: Batch, reuse: str) -> int:
+    """Return the compressed rows that one forward dequantises."""
+    return sum(compressed_rows(batch, kind.ratio) for kind in dequants(geometry, reuse))
+
+
+def dequant_bytes(layout: KVLayout, rows: int) -> int:
+    """Return the bytes of dequantising `rows`: packed row read, bf16 row written (2.4)."""
+    return rows * (layout.row_bytes + ROW_BYTES)
+
+
+def reuse_saving(geometry: Geometry, batch: Batch, extra: KVLayout) -> Saving:
+    """Return what reuse saves in one forward whose compressed caches have the layout `extra`."""
+    rows = dequant_rows(geometry, batch, "off") - dequant_rows(geometry, batch, "on")
+    calls = len(dequants(geometry, "off")) - len(dequants(geometry, "on"))
+    return Saving(calls, rows, dequant_bytes(extra, rows))
+
+
+def matrices(geometry: Geometry, kind: LayerKind) -> Iterator[tuple[int, int]]:
+    """Yield (inputs, outputs) of every projection of a layer, in the order of a forward (1.1)."""
+    hidden, rank, width = geometry.hidden, geometry.q_rank, geometry.heads * HEAD_DIM
+    yield hidden, rank + HEAD_DIM
+    yield rank, width
+    if kind.owns_kv:
+        yield hidden, HEAD_DIM * kind.ratio
+        yield HEAD_DIM, INDEX_DIM
+    if kind.owns_index:
+        yield rank, geometry.index_heads * INDEX_DIM
+        yield hidden, geometry.index_heads
+    for _ in range(geometry.o_groups):
+        yield width // geometry.o_groups, geometry.o_rank
+    yield geometry.o_groups * geometry.o_rank, hidden
+
+
+def weight_bytes(geometry: Geometry) -> int:
+    """Return the bytes of all projections in bf16; norms and sinks are a few KiB a layer."""
+    shapes = (shape for kind in geometry.layers for shape in matrices(geometry, kind))
+    return sum(inputs * outputs for inputs, outputs in shapes) * BF16_BYTES
+
+
+def visible_keys(batch: Batch, ratio: int, most: int) -> int:
+    """Return the sum over all rows of min((position + 1) // ratio, most)."""
+    if batch.idle:
+        return 0
+    return sum(_keys_before(r.seq, ratio, most) - _keys_before(r.prefix, ratio, most) for r in batch.requests)
+
+
+def _keys_before(tokens: int, ratio: int, most: int) -> int:
+    """Return the sum of min(n // ratio, most) for n = 1 to `tokens`."""
+    below = min(tokens + 1, most * ratio)  # from n = below on every row sees `most`
+    full, rest = divmod(below, ratio)
+    return ratio * full * (full - 1) // 2 + full * rest + (tokens + 1 - below) * most
+
+
+def forward_work(geometry: Geometry, batch: Batch, variant: Variant) -> dict[str, Cost]:
+    """Return the least work of one forward by part: gemm, index, attention, both dequants, and the writers."""
+    kv, window_rows = variant.kv, swa_rows(batch, geometry.window) * len(geometry.layers)
+    head_rows = dequant_rows(geometry, batch, variant.reuse)
+    kinds, rows = geometry.layers, batch.live
+    written = sum(rows // kind.ratio for kind in kinds if kind.owns_kv)
+    row_writes = rows * len(kinds) * kv.main.row_bytes + written * (kv.extra.row_bytes + INDEX_K.row_bytes)
+    return {
+        "gemm": _total(_gemm(geometry, kind, batch.rows) for kind in kinds),
+        "index": _total(_index(geometry, kind, batch) for kind in kinds if kind.owns_index),
+        "attention": _total(_attention(geometry, kind, batch) for kind in kinds),
+        "dequant_compressed": Cost(0, head_rows * kv.extra.row_bytes, head_rows * ROW_BYTES),
+        "dequant_swa": Cost(0, window_rows * kv.main.row_bytes, window_rows * ROW_BYTES),
+        "writers": Cost(0, rows * len(kinds) * ROW_BYTES, row_writes),
+    }
+
+
+def _gemm(geometry: Geometry, kind: LayerKind, rows: int) -> Cost:
+    shapes = list(matrices(geometry, kind))
+    weights = sum(inputs * outputs for inputs, outputs in shapes)
+    read = weights + rows * sum(inputs for inputs, _ in shapes)
+    written = rows * sum(outputs for _, outputs in shapes)
+    return Cost(2 * rows * weights, read * BF16_BYTES, written * BF16_BYTES)
+
+
+def _attention(geometry: Geometry, kind: LayerKind, batch: Batch) -> Cost:
+    """Queries and the gathered rows are read once, outputs written; a key costs a dot and a weighted sum (6.4)."""
+    keys = visible_keys(batch, 1, geometry.window)
+    if kind.ratio:
+        keys += visible_keys(batch, kind.ratio, geometry.index_topk)
+    gathered = compressed_rows(batch, kind.ratio) + swa_rows(batch, geometry.window)
+    query_bytes = batch.live * geometry.heads * ROW_BYTES
+    return Cost(geometry.heads * keys * 4 * HEAD_DIM, query_bytes + gathered * ROW_BYTES + keys * 4, query_bytes)
+
+
+def _index(geometry: Geometry, kind: LayerKind, batch: Batch) -> Cost:
+    """Score every visible position, or those of the candidate blocks; logits are bf16, written and read again (6.5)."""
+    most = geometry.candidate_blocks * geometry.candidate_block if kind.candidates == "consume" else batch.context
+    pairs = visible_keys(batch, kind.ratio, most)
+    query_bytes = batch.live * geometry.index_heads * INDEX_DIM * BF16_BYTES
+    key_bytes = compressed_rows(batch, kind.ratio) * INDEX_K.row_bytes
+    topk_bytes = batch.live * geometry.index_topk * 4
+    read = query_bytes + key_bytes + pairs * BF16_BYTES
+    return Cost(2 * geometry.index_heads * INDEX_DIM * pairs, read, pairs * BF16_BYTES + topk_bytes)
+
+
+def _total(costs: Iterator[Cost]) -> Cost:
+    every = list(costs)
+    return Cost(*(sum(getattr(cost, part) for cost in every) for part in ("flops", "bytes_read", "bytes_written")))
+
+
+def launches(geometry: Geometry, variant: Variant) -> int:
+    """Return about how many launches one forward makes: operations of the step, GEMMs included (6.1, 3.6)."""
+    kinds = geometry.layers
+    per_layer = 11  # 2 norms, 4 GEMMs, 2 rotations, SWA writer, SWA dequant, attention
+    combines = sum(1 for kind in kinds if kind.ratio) + (0 in geometry.ratios)
+    torch_path = 63 if variant.kv.extra == V41_FP4 else 64  # 61 or 62, and two projections
+    sources = sum(
+        torch_path if kind.ratio == 2 and variant.compressor == "torch" else 4 for kind in kinds if kind.owns_kv
+    )
+    index = sum(6 if kind.candidates == "publish" else 5 for kind in kinds if kind.owns_index)
+    return len(kinds) * per_layer + combines + len(dequants(geometry, variant.reuse)) + sources + index
+
+
+def forward_ns(geometry: Geometry, batch: Batch, variant: Variant, ceilings: Ceilings) -> float:
+    """Return a modelled time of one forward: work over the assumed rates, or the launches where they take longer."""
+    if not batch.live:
+        return 0.0
+    work = forward_work(geometry, batch, variant)
+    seconds = sum(cost.bytes_moved for cost in work.values()) / ceilings.bytes_per_s
+    seconds += (work["gemm"].flops + work["index"].flops) / ceilings.gemm_flops_per_s
+    seconds += work["attention"].flops / ceilings.attention_flops_per_s
+    host_ns = (
+        0.0 if variant.graph and variant.graph_mode == "full" else launches(geometry, variant) * ceilings.launch_ns
+    )
+    return max(seconds * NS_PER_S, host_ns)
+
+
+def attention_share(geometry: Geometry, batch: Batch, variant: Variant) -> float:
+    """Return the attention stack's share of the FLOPs of its layers, the MoE of v41-flash being the rest (1.1)."""
+    stack = sum(cost.flops for cost in forward_work(geometry, batch, variant).values())
+    per_row = 2 * geometry.hidden * (3 * MOE_EXPERTS_PER_TOKEN * MOE_WIDTH + MOE_ROUTED)
+    return stack / (stack + per_row * batch.live * len(geometry.layers))
