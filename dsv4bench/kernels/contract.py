@@ -118,8 +118,8 @@ class Kernel:
 
     `inputs(shape, generator)` makes every tensor of a call on the generator's device, outputs included;
     `reference(**tensors)` is the readable definition in plain torch and writes the outputs in place; `cost(tensors)`
-    counts the least work; `outputs` names each tensor that a call writes, with its tolerance; `examples` are shapes that
-    every provider must pass.
+    counts the least work; `outputs` names each tensor that a call writes, with its tolerance; `examples` are shapes
+    that every provider must pass.
     """
 
     name: str
