@@ -83,6 +83,13 @@ def _look_up(table: Callable[[torch.device], torch.Tensor], byte: torch.Tensor) 
     return table(byte.device).index_select(0, byte.flatten().int()).view(byte.shape)
 
 
+def order_key(x: torch.Tensor) -> torch.Tensor:
+    """Return i32 keys that order finite bf16 values, from 129 to 65407; -0.0 and 0.0 share one; inf and NaN get 0."""
+    bits = x.view(torch.int16).int()
+    magnitude = bits & 0x7FFF
+    return torch.where(bits < 0, 0x8000 - magnitude, 0x8000 + magnitude).masked_fill_(magnitude >= 0x7F80, 0)
+
+
 # ---- scales: one for the tiles in the last dimension
 
 

@@ -111,6 +111,15 @@ def plus_zero(q):
     return tl.where(q == 0.0, 0.0, q)
 
 
+@triton.jit
+def order_key(x):
+    """Return i32 keys that order finite bf16 values, from 129 to 65407; -0.0 and 0.0 share one; inf and NaN get 0."""
+    bits = x.to(tl.uint16, bitcast=True).to(tl.int32)
+    magnitude = bits & 0x7FFF
+    key = tl.where(bits >= 0x8000, 0x8000 - magnitude, 0x8000 + magnitude)
+    return tl.where(magnitude >= 0x7F80, 0, key)
+
+
 # ---- tiles of one scale each
 
 
