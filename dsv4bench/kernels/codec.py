@@ -11,7 +11,7 @@ from functools import cache
 
 import torch
 
-from dsv4bench.kernels.layout import INDEX_K, NOPE_DIM, ROPE_DIM, V4, V41, KVLayout
+from dsv4bench.kernels.layout import INDEX_K, NOPE_DIM, ROPE_DIM, V4, V41, V41_FP4, KVLayout
 
 SIXTH = 1 / 6  # becomes f32(1/6) beside an f32 tensor
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -225,6 +225,17 @@ def write_rows(
     page, index = slots.long() // page_size, slots.long() % page_size
     data[page, index] = rows[0]
     scales[..., : rows[1].shape[-1]][page, index] = rows[1]
+
+
+def write_compressed(
+    cache: torch.Tensor, slots: torch.Tensor, x: torch.Tensor, page_size: int, layout: KVLayout
+) -> None:
+    """Write rotated rows [n, 512], exact in bf16, to valid slots [n] as a compressor does (specification 3.4).
+
+    Every layout but FP4 takes the fake-quantised row, so that its values are rounded twice.
+    """
+    rows = x.float() if layout == V41_FP4 else fake_quant_kv(x.float())
+    write_rows(cache, slots, quantise(rows, layout), page_size, layout)
 
 
 # ---- rows before they are coded
