@@ -12,12 +12,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from statistics import NormalDist, median
+from statistics import median
 from time import perf_counter_ns
 from typing import Literal, Protocol
 
 import torch
 
+from dsv4bench.results.stats import median_interval
 from dsv4bench.units import NS_PER_MS, NS_PER_S
 
 Call = Callable[[], None]
@@ -214,13 +215,9 @@ def settled(durations_ns: Sequence[int]) -> bool:
 
 
 def relative_half_width(samples_ns: Sequence[int]) -> float:
-    """Return half the width of the median's 95 % interval (order statistics), relative to the median."""
-    ordered, count = sorted(samples_ns), len(samples_ns)
-    reach = NormalDist().inv_cdf(0.975) * math.sqrt(count) / 2
-    low = max(0, math.floor(count / 2 - reach))
-    high = min(count - 1, math.ceil(count / 2 + reach) - 1)
-    middle = median(ordered)
-    return (ordered[high] - ordered[low]) / 2 / middle if middle else 0.0
+    """Return the half width of the median's interval, relative to the median."""
+    interval = median_interval(samples_ns)
+    return interval.half_width / interval.value if interval.value else 0.0
 
 
 def _warm_up(subjects: Sequence[Subject], clock: Clock, rule: StopRule) -> list[list[int]]:

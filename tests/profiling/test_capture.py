@@ -1,0 +1,215 @@
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from dsv4bench.errors import CaptureError
+from dsv4bench.profiling.capture import (
+    Listeners,
+    capture_breakable,
+    capture_full,
+    run_pieces,
+    static_replay,
+    warm_up,
+)
+from dsv4bench.profiling.capture_ledger import CaptureLedger
+from dsv4bench.profiling.graph_nodes import GraphNodes
+from dsv4bench.profiling.ledger import CallLedger, Ledger
+from dsv4bench.ranges import Range, Several
+from tests.profiling.fake_cuda import Bindings, FakeCuda, FakeStream
+
+
+@dataclass(frozen=True)
+class Piece:
+    name: str
+    kind: str
+    run: Any
+
+
+@pytest.fixture
+def device(monkeypatch):
+    return FakeCuda().install(monkeypatch)
+
+
+@pytest.fixture
+def side(device):
+    return FakeStream(device, 7)
+
+
+class Program:
+    """value -> (value + 1) * 10 -> + 2 -> host reads it -> + 3: every launch needs the result of the one before."""
+
+    def __init__(self, device):
+        self.device = device
+        self.value = 0
+        self.read = []
+        self.pieces = [
+            Piece("add 1", "segment", self.launch("add 1", lambda v: v + 1)),
+            Piece("times 10", "segment", self.launch("times 10", lambda v: v * 10)),
+            Piece("read", "break", self.read_value),
+            Piece("add 2", "break", self.launch("add 2", lambda v: v + 2)),
+            Piece("add 3", "segment", self.launch("add 3", lambda v: v + 3)),
+        ]
+
+    def launch(self, name, compute):
+        def work():
+            self.value = compute(self.value)
+
+        return lambda: self.device.launch(name, work)
+
+    def read_value(self):
+        self.device.synchronise_illegally()
+        self.read.append(self.value)
+
+
+def test_consecutive_segments_share_a_graph_and_every_break_stands_alone(device, side):
+    captured = capture_breakable(Program(device).pieces, side)
+    assert (captured.segments, captured.breaks, captured.graph_launches) == (2, 2, 2)
+    assert captured.kind == "breakable CUDA graph"
+    assert captured.memory_bytes == 2 * 64
+    assert captured.capture_ns > 0
+    assert [entry for entry in device.log if "graph" in entry or "capture" in entry] == [
+        "capture into pool (0, 1)",
+        "launch graph 1",
+        "capture into pool (0, 1)",
+        "launch graph 2",
+    ]
+
+
+def test_breaks_see_true_values_while_capturing_and_replays_compute_what_eager_does(device, side):
+    program = Program(device)
+    captured = capture_breakable(program.pieces, side)
+    assert (program.read, program.value) == ([10], 15)
+    captured.replay()
+    assert (program.read, program.value) == ([10, 160], 165)
+    program.value = 0
+    run_pieces(program.pieces)
+    eager = program.value
+    program.value = 0
+    captured.replay()
+    assert program.value == eager == 15
+
+
+def test_a_pool_can_be_shared_with_other_captures(device, side):
+    capture_breakable(Program(device).pieces, side, pool=(4, 2))
+    assert device.log.count("capture into pool (4, 2)") == 2
+
+
+def test_a_full_capture_is_one_graph(device, side):
+    program = Program(device)
+    pieces = [piece for piece in program.pieces if piece.name != "read"]
+    captured = capture_full(pieces, side)
+    assert (captured.kind, captured.segments, captured.breaks, captured.graph_launches) == ("full CUDA graph", 1, 0, 1)
+    program.value = 1
+    captured.replay()
+    assert program.value == 25
+
+
+def test_a_full_capture_refuses_what_a_graph_cannot_hold_and_names_it(device, side):
+    with pytest.raises(CaptureError, match="read: operation not permitted"):
+        capture_full(Program(device).pieces, side)
+    assert device.capturing is None
+    assert device.current.cuda_stream == 0
+
+
+@pytest.mark.parametrize("spoils", [True, False], ids=["capture spoilt", "capture intact"])
+def test_a_failing_piece_leaves_no_capture_behind_and_frees_the_graphs(device, side, spoils):
+    program = Program(device)
+
+    def fail():
+        if spoils:
+            device.synchronise_illegally()
+        raise KeyError("boom")
+
+    with pytest.raises(CaptureError, match=r"bad: (operation not permitted|'boom')"):
+        capture_breakable([*program.pieces, Piece("bad", "segment", fail)], side)
+    assert device.capturing is None
+    assert device.current.cuda_stream == 0
+    assert device.reset_graphs == [10_001, 10_002]
+    capture_breakable(program.pieces, side)  # and the next capture works
+
+
+def test_an_error_that_only_shows_when_the_capture_ends_names_the_group(device, side):
+    def spoil_quietly():
+        device.invalidated = True
+
+    pieces = [Piece("first", "segment", device.launch), Piece("last", "segment", spoil_quietly)]
+    with pytest.raises(CaptureError, match=r"first \.\. last: operation failed due to a previous error"):
+        capture_breakable(pieces, side)
+    assert device.capturing is None
+
+
+def test_a_failing_break_is_named(device, side):
+    def fail():
+        raise ValueError("no rows")
+
+    with pytest.raises(CaptureError, match="attention: no rows"):
+        capture_breakable([Piece("attention", "break", fail)], side)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), KeyboardInterrupt()], ids=["memory", "Ctrl-C"])
+def test_running_out_of_memory_and_interrupts_stay_what_they_are(device, side, error):
+    def fail():
+        raise error
+
+    with pytest.raises(type(error)):
+        capture_breakable([Piece("bad", "segment", fail)], side)
+    assert device.capturing is None
+
+
+def test_warm_up_runs_on_the_stream_of_the_capture(device, side):
+    seen = []
+    warm_up([Piece("p", "segment", lambda: seen.append(device.current.cuda_stream))], side, times=3)
+    assert seen == [7, 7, 7]
+    assert device.current.cuda_stream == 0
+    assert device.log == ["7 waits for 0", "0 waits for 7"]
+
+
+def test_ledgers_count_a_capture_per_range_and_per_place(device, side):
+    rope, attend = Range(layer=0, op="rope"), Range(layer=0, op="sparse_attention")
+    bindings, ledger = Bindings(device), Ledger()
+    nodes, calls = CaptureLedger(ledger, GraphNodes(bindings, bindings)), CallLedger(ledger)
+    mark = Several(calls, nodes)
+
+    def piece(kind, rng, launches):
+        def run():
+            mark.enter(rng)
+            for _ in range(launches):
+                device.launch(rng.op)
+            mark.exit(rng)
+
+        return Piece(rng.op, kind, run)
+
+    pieces = [piece("segment", rope, 2), piece("break", attend, 5), piece("segment", rope, 1)]
+    capture_breakable(pieces, side, listeners=Listeners(nodes, calls.hear))
+    assert [(r["op"], r["where"], r["calls"], r["kernels"]) for r in ledger.rows()] == [
+        ("rope", "segment", 2, 3),
+        ("sparse_attention", "break", 1, None),
+    ]
+    assert ledger.unattributed("kernels") == 0
+    capture_full(pieces, side, listeners=Listeners(nodes, calls.hear))
+    assert ledger.total("kernels", where="segment") == 3 + 8
+    assert ledger.total("calls", where="segment") == 2 + 3
+
+
+def test_on_a_cpu_a_replay_runs_the_pieces_again_over_the_same_buffers():
+    buffer = torch.zeros(2)
+    pieces = [
+        Piece("a", "segment", lambda: buffer.add_(1)),
+        Piece("b", "segment", lambda: buffer.mul_(2)),
+        Piece("c", "break", lambda: buffer.sub_(1)),
+    ]
+    replay = static_replay(pieces)
+    replay.replay()
+    replay.replay()
+    assert buffer.tolist() == [3, 3]
+    assert replay.kind == "static buffers, no CUDA graph on a CPU"
+    assert (replay.segments, replay.breaks, replay.graph_launches) == (1, 1, 0)
+
+
+def test_running_the_pieces_tells_where_each_runs():
+    heard = []
+    pieces = [Piece(kind, kind, lambda kind=kind: heard.append(f"run {kind}")) for kind in ("segment", "break")]
+    run_pieces(pieces, heard.append)
+    assert heard == ["segment", "run segment", "break", "run break"]
