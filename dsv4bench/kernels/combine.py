@@ -8,9 +8,9 @@ request i, layer ratio r and top-k width K:
     the rest                           -1
     lens = t + w
 
-Shapes: raw i32 [T, >= K] or None, query_start i32 [R + 1] (need not begin at 0), positions i64 [T], seq_lens, gather_lens,
-compressed_bases, swa_bases i32 [R]; outputs indices i32 [T, W] with W = ceil128(K + window), lens i32 [T]. A row that no
-request owns gets -1 everywhere and length 0. Every element of the outputs is written.
+Shapes: raw i32 [T, >= K] or None, query_start i32 [R + 1] (need not begin at 0), positions i64 [T]; seq_lens,
+gather_lens, compressed_bases, swa_bases i32 [R]; outputs indices i32 [T, W] with W = ceil128(K + window), lens i32 [T]. A
+row that no request owns gets -1 everywhere and length 0. Every element of the outputs is written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS_PER_PROGRAM = 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Requests as (cached prefix, new tokens), the layer's ratio and top-k width, and rows that belong to no request."""
+    """Requests as (cached prefix, new tokens), ratio and top-k width of the layer, rows that belong to no request."""
 
     requests: tuple[tuple[int, int], ...]
     ratio: int
@@ -122,7 +122,7 @@ def reference(
 
 
 def cost(tensors: Tensors) -> Cost:
-    """Count the top-k columns that are kept and the per-row and per-request integers read once, the outputs written once."""
+    """Count the kept top-k columns and the integers of rows and requests read once, the outputs written once."""
     indices, lens, ratio = tensors["indices"], tensors["lens"], tensors["ratio"]
     rows, requests = lens.numel(), tensors["seq_lens"].numel()
     kept = ((tensors["positions"] + 1) // ratio).clamp(max=tensors["topk"]).sum().item() if ratio else 0
