@@ -27,8 +27,11 @@ _DEVICE_KINDS: dict[str, Literal["kernel", "copy", "set"]] = {
     "kernel": "kernel",
     "gpu_memcpy": "copy",
     "gpu_memset": "set",
+    "Kernel": "kernel",  # the categories of writers before 2023
+    "Memcpy": "copy",
+    "Memset": "set",
 }
-_LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver")
+_LAUNCH_CATEGORIES = ("cuda_runtime", "cuda_driver", "Runtime")
 
 
 def sniff(path: Path) -> bool:

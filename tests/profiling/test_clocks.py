@@ -1,0 +1,158 @@
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dsv4bench.profiling import clocks
+from dsv4bench.profiling.clocks import ClockMonitor, ClockSample, Nvml, open_nvml, read, throttle_flags
+
+
+class FakeNvml:
+    """The package, on one GPU whose readings are given; what is not given is refused, as old GPUs do."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, **readings):
+        self.readings = readings
+
+    def nvmlInit(self):
+        if "init" in self.readings:
+            raise self.NVMLError("no driver")
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        assert uuid == "GPU-12ab"
+        return "handle"
+
+    def nvmlSystemGetDriverVersion(self):
+        return self._answer("driver")
+
+    def nvmlDeviceGetClockInfo(self, handle, domain):
+        return self._answer({1: "sm", 2: "memory"}[domain])
+
+    def nvmlDeviceGetPowerUsage(self, handle):
+        return self._answer("power")
+
+    def nvmlDeviceGetTemperature(self, handle, sensor):
+        assert sensor == 0
+        return self._answer("temperature")
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
+        return self._answer("reasons")
+
+    def _answer(self, name):
+        if name not in self.readings:
+            raise self.NVMLError("not supported")
+        return self.readings[name]
+
+
+FULL = {"sm": 1980, "memory": 3201, "power": 650_000, "temperature": 61, "reasons": 0x4}
+
+
+def sample(sm_mhz, *reasons):
+    return ClockSample(sm_mhz, 3201, 500_000, 50, reasons)
+
+
+def test_a_reading_names_its_reasons():
+    assert read(Nvml(FakeNvml(**FULL), "handle")) == ClockSample(1980, 3201, 650_000, 61, ("sw_power_cap",))
+
+
+@pytest.mark.parametrize(
+    ("mask", "reasons"),
+    [(0, ()), (0x1, ("gpu_idle",)), (0x48, ("hw_slowdown", "hw_thermal_slowdown")), (0x800, ())],
+    ids=["none", "idle", "two", "one that this table does not know"],
+)
+def test_reason_bits(mask, reasons):
+    assert read(Nvml(FakeNvml(reasons=mask), "handle")).reasons == reasons
+
+
+def test_the_older_name_of_the_reasons_is_asked_where_the_new_one_is_missing():
+    class Older(FakeNvml):
+        nvmlDeviceGetCurrentClocksEventReasons = None
+
+        def __getattribute__(self, name):
+            if name == "nvmlDeviceGetCurrentClocksEventReasons":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+        def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+            return 0x8
+
+    assert read(Nvml(Older(), "handle")).reasons == ("hw_slowdown",)
+
+
+def test_what_the_gpu_does_not_tell_is_none():
+    assert read(Nvml(FakeNvml(), "handle")) == ClockSample(None, None, None, None, ())
+    assert Nvml(FakeNvml(), "handle").driver_version() is None
+    assert Nvml(FakeNvml(driver="580.1"), "handle").driver_version() == "580.1"
+
+
+def test_a_monitor_keeps_every_reading_and_sums_up_in_plain_values():
+    nvml = FakeNvml(**FULL)
+    monitor = ClockMonitor(Nvml(nvml, "handle"))
+    monitor.sample()
+    nvml.readings |= {"sm": 1700, "power": 600_000, "temperature": 70, "reasons": 0x20}
+    monitor.sample()
+    assert monitor.summary() == {
+        "sm_mhz": [1980, 1700],
+        "memory_mhz": [3201, 3201],
+        "power_mw_max": 650_000,
+        "temperature_celsius_max": 70,
+        "reasons": ["sw_power_cap", "sw_thermal_slowdown"],
+    }
+    assert monitor.flags() == [
+        "throttled: sw_power_cap",
+        "throttled: sw_thermal_slowdown",
+        "throttled: SM clock fell from 1980 to 1700 MHz",
+    ]
+
+
+def test_without_nvml_nothing_is_read_and_nothing_is_claimed():
+    monitor = ClockMonitor(None)
+    monitor.sample()
+    assert (monitor.samples, monitor.summary(), monitor.flags()) == ([], None, [])
+
+
+@pytest.mark.parametrize(
+    ("samples", "flags"),
+    [
+        ([sample(1500)] * 3, []),
+        ([sample(2000), sample(1900)], []),
+        ([sample(2000), sample(1899)], ["throttled: SM clock fell from 2000 to 1899 MHz"]),
+        ([sample(2000), sample(345, "gpu_idle")], []),
+        ([sample(2000, "sync_boost"), sample(2000, "hw_power_brake_slowdown")], ["throttled: hw_power_brake_slowdown"]),
+        ([sample(None), sample(None)], []),
+    ],
+    ids=[
+        "steadily below nominal is no throttling",
+        "within 5 % of the top",
+        "further down",
+        "idle readings do not count",
+        "only reasons that slow down",
+        "no clock told",
+    ],
+)
+def test_throttling_is_relative_to_the_runs_own_top_clock(samples, flags):
+    assert throttle_flags(samples) == flags
+
+
+def test_nvml_is_opened_on_torchs_device_by_its_uuid(monkeypatch):
+    module = FakeNvml(**FULL)
+    monkeypatch.setattr(clocks.importlib, "import_module", lambda name: module)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="12ab"))
+    nvml = open_nvml()
+    assert (nvml.module, nvml.handle) == (module, "handle")
+
+
+def test_without_the_package_there_is_no_nvml(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(clocks.importlib, "import_module", missing)
+    assert open_nvml() is None
+
+
+def test_without_a_driver_there_is_no_nvml(monkeypatch):
+    monkeypatch.setattr(clocks.importlib, "import_module", lambda name: FakeNvml(init="fails"))
+    assert open_nvml() is None

@@ -1,0 +1,136 @@
+import getpass
+import json
+import platform
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dsv4bench.profiling import environment as module
+from dsv4bench.profiling.clocks import Nvml
+from dsv4bench.profiling.environment import cpu_model, environment, source_state
+
+CPU_INFO = "processor\t: 0\nvendor_id\t: X\nmodel name\t: Fast CPU 9 @ 3:1 GHz\nprocessor\t: 1\nmodel name\t: Other\n\n"
+
+
+def git(root, *arguments):
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    subprocess.run(["git", "-C", root, *identity, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    git(tmp_path, "init", "-q")
+    (tmp_path / "dsv4bench").mkdir()
+    (tmp_path / "dsv4bench" / "a.py").write_text("1")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "one")
+    return tmp_path
+
+
+def test_a_cpu_environment_is_plain_and_tells_no_names_or_paths():
+    facts = environment("cpu")
+    text = json.dumps(facts)
+    assert facts["gpu"] is None
+    assert facts["torch"] == torch.__version__
+    assert facts["cpu_cores"] >= 1
+    assert platform.node() not in text.split('"')
+    assert getpass.getuser() not in text.split('"')
+    assert str(Path(module.__file__).parent) not in text
+
+
+def test_a_clean_checkout_has_a_commit(checkout):
+    state = source_state(checkout)
+    assert len(state["commit"]) == 40
+    assert state["dirty"] is False
+
+
+@pytest.mark.parametrize(
+    ("path", "dirty"),
+    [("dsv4bench/a.py", True), ("dsv4bench/new.py", True), ("notes.txt", False)],
+    ids=["source changed", "source added", "something else added"],
+)
+def test_dirty_is_about_the_source(checkout, path, dirty):
+    (checkout / path).write_text("2")
+    assert source_state(checkout)["dirty"] is dirty
+
+
+def test_a_folder_that_is_no_checkout_of_its_own_has_no_commit(checkout, tmp_path_factory):
+    nothing = {"commit": None, "dirty": None}
+    assert source_state(tmp_path_factory.mktemp("plain")) == nothing
+    assert source_state(checkout / "dsv4bench") == nothing  # installed inside somebody else's checkout
+
+
+def test_without_git_there_is_no_commit(monkeypatch, checkout):
+    def missing(*arguments, **options):
+        raise FileNotFoundError("git")
+
+    monkeypatch.setattr(module.subprocess, "run", missing)
+    assert source_state(checkout) == {"commit": None, "dirty": None}
+
+
+@pytest.mark.parametrize(("info", "model"), [(CPU_INFO, "Fast CPU 9 @ 3:1 GHz"), ("Hardware\t: X\n", None), ("", None)])
+def test_the_cpus_name(info, model):
+    assert cpu_model(info) == model
+
+
+class FakeNvml:
+    class NVMLError(Exception):
+        pass
+
+    def nvmlSystemGetDriverVersion(self):
+        return "580.159"
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle):
+        return 700_000
+
+    def nvmlDeviceGetEccMode(self, handle):
+        return [1, 1]
+
+    def nvmlDeviceGetMigMode(self, handle):
+        raise self.NVMLError("not supported")
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        return [SimpleNamespace(pid=1), SimpleNamespace(pid=2)]
+
+
+@pytest.fixture
+def h200(monkeypatch):
+    properties = SimpleNamespace(
+        name="NVIDIA H200",
+        multi_processor_count=132,
+        L2_cache_size=60 * 1024**2,
+        total_memory=150_109_880_320,
+        major=9,
+        minor=0,
+    )
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+
+
+def test_a_gpu_environment(monkeypatch, h200):
+    monkeypatch.setattr(module, "open_nvml", lambda: Nvml(FakeNvml(), "handle"))
+    facts = environment("cuda")
+    assert {
+        key: facts[key] for key in facts if key.startswith("gpu") or key in ("driver", "power_limit_mw", "ecc", "mig")
+    } == {
+        "gpu": "NVIDIA H200",
+        "gpu_sms": 132,
+        "gpu_l2_bytes": 62_914_560,
+        "gpu_memory_bytes": 150_109_880_320,
+        "gpu_capability": "9.0",
+        "driver": "580.159",
+        "power_limit_mw": 700_000,
+        "ecc": True,
+        "mig": None,
+        "gpu_other_processes": 1,
+    }
+
+
+def test_without_nvml_its_facts_are_none(monkeypatch, h200):
+    monkeypatch.setattr(module, "open_nvml", lambda: None)
+    facts = environment("cuda")
+    assert [facts[key] for key in ("driver", "power_limit_mw", "ecc", "mig", "gpu_other_processes")] == [None] * 5
+    assert facts["gpu"] == "NVIDIA H200"
