@@ -92,8 +92,7 @@ def compare(pair: Pair, metric: str | None = None) -> Comparison:
     """Compare a pair by `metric`, by default the one that stands for the step time."""
     first, second = (_samples(record, metric) for record in (pair.before, pair.after))
     difference = paired_difference(first, second) if first and len(first) == len(second) else None
-    predicted = next((record.predicted for record in reversed(pair.records) if record.predicted), None)
-    predicted_ns = None if predicted is None else -float(predicted["saved_ns"])
+    predicted_ns = _predicted(pair)
     return Comparison(
         pair=pair,
         before=median_interval(first) if first else None,
@@ -109,6 +108,14 @@ def _samples(record: Record | None, metric: str | None) -> Sequence[int]:
     if record is None:
         return []
     return record.samples_ns.get(metric, []) if metric else record.step_samples_ns
+
+
+def _predicted(pair: Pair) -> float | None:
+    """Return the predicted difference of a pair that differs in reuse: what is predicted is that and nothing else."""
+    if pair.before is None or pair.after is None or pair.before.variant.get("reuse") == pair.after.variant.get("reuse"):
+        return None
+    predicted = pair.after.predicted or pair.before.predicted
+    return None if predicted is None else -float(predicted["saved_ns"])
 
 
 def _unresolved(

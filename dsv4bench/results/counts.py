@@ -5,13 +5,14 @@ A count row is a dict of `op`, `kv_source`, `where` and one number per class; No
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dsv4bench.results.record import CLASSES
 
 Row = Mapping[str, Any]
 Counted = dict[str, int | None]
+Sides = tuple[int | None, int | None]
 
 COMPRESSED = "dequant_compressed"
 SWA = "dequant_swa"
@@ -46,30 +47,33 @@ def sums(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], Counted]:
     return {key: {name: add(row.get(name) for row in group) for name in CLASSES} for key, group in groups.items()}
 
 
-def operations(op: str | None, counted: Counted) -> int | None:
-    """Return the device operations of an op: kernels, copies and sets, or its calls where it is a matrix product."""
-    return counted["calls"] if is_gemm(op) else add(counted[name] for name in DEVICE)
+def side_by_side(before: Sequence[Row], after: Sequence[Row], *keys: str) -> dict[tuple[Any, ...], dict[str, Sides]]:
+    """Return (before, after) of every class for each combination of the `keys`.
+
+    A side without rows was not run: None. A side that counted a class but has no row for a combination launched 0.
+    """
+    sides = [sums(rows, *keys) for rows in (before, after)]
+    every = dict.fromkeys(key for side in sides for key in side)
+    return {key: {name: (_of(sides[0], key, name), _of(sides[1], key, name)) for name in CLASSES} for key in every}
 
 
-def added(before: Iterable[Row], after: Iterable[Row]) -> list[str] | None:
+def added(before: Sequence[Row], after: Sequence[Row]) -> list[str] | None:
     """Return what `after` launches more of than `before`, a sentence each; None if the two have no class in common.
 
     Every (op, kv_source, where) is compared class by class: kernels, copies and sets where both counted them, else
     calls and aten operations. The compressed dequant, whose calls reuse removes, may not take more of a class per call.
     """
-    old, new = (sums(rows, "op", "kv_source", "where") for rows in (before, after))
-    classes = _common_classes(old, new)
-    if not classes:
-        return None
-    nothing: Counted = dict.fromkeys(CLASSES, 0)
-    found = []
-    for (op, source, where), now in new.items():
-        was = old.get((op, source, where), nothing)
-        for name in classes:
-            if _grew(op, name, was, now):
-                place = where if source is None else f"kv_source {source}, {where}"
-                found.append(f"{op} ({place}): {name} {was[name]} -> {now[name]}")
-    return found
+    changes = side_by_side(before, after, "op", "kv_source", "where")
+    classes = _compared_classes(changes.values())
+    grown = [
+        (key, name, *change[name]) for key, change in changes.items() for name in classes if _grew(key[0], name, change)
+    ]
+    return [f"{_place(*key)}: {name} {old} -> {new}" for key, name, old, new in grown] if classes else None
+
+
+def operations(op: str | None, counted: Counted) -> int | None:
+    """Return the device operations of an op: kernels, copies and sets, or its calls where it is a matrix product."""
+    return counted["calls"] if is_gemm(op) else add(counted[name] for name in DEVICE)
 
 
 def operation_differences(eager: Iterable[Row], graph: Iterable[Row]) -> list[str] | None:
@@ -98,20 +102,28 @@ def compressor_sources(rows: Iterable[Row]) -> dict[int, Counted]:
     return found
 
 
-def _common_classes(old: Mapping[Any, Counted], new: Mapping[Any, Counted]) -> tuple[str, ...]:
-    every = [*old.values(), *new.values()]
+def _place(op: str | None, source: int | None, where: str) -> str:
+    return f"{op} ({where})" if source is None else f"{op} (kv_source {source}, {where})"
+
+
+def _of(side: Mapping[tuple[Any, ...], Counted], key: tuple[Any, ...], name: str) -> int | None:
+    if key in side:
+        return side[key][name]
+    return 0 if side and all(counted[name] is not None for counted in side.values()) else None
+
+
+def _compared_classes(changes: Iterable[Mapping[str, Sides]]) -> tuple[str, ...]:
+    changes = list(changes)
     for names in (DEVICE, ("calls", "aten_ops"), ("calls",)):
-        if old and new and all(counted[name] is not None for counted in every for name in names):
+        if changes and all(None not in change[name] for change in changes for name in names):
             return names
     return ()
 
 
-def _grew(op: str | None, name: str, was: Counted, now: Counted) -> bool:
-    old, new = was[name] or 0, now[name] or 0
-    if op != COMPRESSED or name == "calls":
+def _grew(op: str | None, name: str, change: Mapping[str, Sides]) -> bool:
+    old, new = (side or 0 for side in change[name])
+    old_calls, new_calls = change["calls"]
+    if op != COMPRESSED or name == "calls" or not old_calls or new_calls is None:
         return new > old
     # cross-multiplied "per call": fewer calls must not hide a copy that each of them newly makes
-    old_calls, new_calls = was["calls"], now["calls"]
-    if not old_calls or new_calls is None:
-        return new > old
     return new * old_calls > old * new_calls

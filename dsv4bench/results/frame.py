@@ -7,9 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from dsv4bench.results.compare import compare, latest, pairs
+from dsv4bench.results.compare import Pair, compare, latest, pairs
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import Interval, median_interval
+
+SIDES = ("before", "after")
 
 
 def frame(records: Iterable[Record]) -> pd.DataFrame:
@@ -40,6 +42,7 @@ def comparison_frame(
             "predicted_ns": seen.predicted_ns,
         }
         words = {"unresolved": seen.unresolved, "nothing_added": seen.nothing_added}
+        words |= {f"{side}_status": one.status if one else None for side, one in zip(SIDES, _both(pair), strict=True)}
         rows.append({**_cell(pair.any), **{name: _number(value) for name, value in numbers.items()}, **words})
     return pd.DataFrame(rows)
 
@@ -47,6 +50,10 @@ def comparison_frame(
 def counts_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Return one row per count of every cell's last record: what ran, op, kv_source, where and the classes."""
     return pd.DataFrame([{**_cell(record), **row} for record in latest(records) for row in record.counts])
+
+
+def _both(pair: Pair) -> tuple[Record | None, Record | None]:
+    return pair.before, pair.after
 
 
 def _cell(record: Record) -> dict[str, Any]:

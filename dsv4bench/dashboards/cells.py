@@ -1,0 +1,97 @@
+"""How a cell is called in tables: its batch, its mode, the settings that it shares with others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+from dsv4bench.dashboards.table import joined
+from dsv4bench.results.compare import Pair
+from dsv4bench.results.record import Record
+
+Thing = TypeVar("Thing")
+# named by the table's own columns
+SHOWN_SWITCHES = ("reuse", "graph", "graph-mode")
+
+
+def heading(what: str, record: Record) -> str:
+    """Return a title: what is shown, of which geometry, and how, by what and where it was seen."""
+    return f"{what}, attention stack of {record.geometry}: {record.label}, {record.engine}, {record.machine}"
+
+
+def batch_text(record: Record) -> str:
+    """Return "64 x 128" for 64 requests of 128 new tokens each, "64" where their lengths differ."""
+    requests, extend = record.batch.get("requests"), record.batch.get("extend")
+    return f"{requests} x {extend}" if extend else f"{requests}"
+
+
+def rows_text(record: Record) -> str:
+    """Return the rows of a cell's forwards, as live/padded where padding adds some."""
+    rows, padded = record.batch.get("rows"), record.batch.get("padded_rows")
+    if rows is None:
+        return ""
+    return f"{rows}/{padded}" if padded and padded != rows else f"{rows}"
+
+
+def settings(record: Record, *without: str) -> str:
+    """Return what holds for a whole table, e.g. "kv v41+fp4, compressor fused, provider triton, prefix 8192"."""
+    hidden = {*SHOWN_SWITCHES, *without}
+    words = [f"{name} {value}" for name, value in record.variant.items() if value is not None and name not in hidden]
+    prefix, source = record.batch.get("prefix"), record.batch.get("source")
+    words += [] if prefix is None else [f"prefix {prefix}"]
+    words += [] if source in (None, "uniform") else [f"requests from {source}"]
+    words += [] if record.ranks == 1 else [f"{record.ranks} ranks"]
+    return ", ".join(words)
+
+
+def section(pair: Pair) -> tuple[str, ...]:
+    """Return what the cells of one table have in common: all but the batch and the mode."""
+    one = pair.any
+    return (heading("", one), settings(one), str(one.environment.get("commit")))
+
+
+def provenance(records: Iterable[Record]) -> list[str]:
+    """Return one line for each set of versions that measured the records: commit, torch, triton, driver."""
+    return list(dict.fromkeys(line for record in records if (line := _versions(record))))
+
+
+def grouped(things: Iterable[Thing], key: Callable[[Thing], Hashable]) -> list[list[Thing]]:
+    """Return the things that share a key as lists, in the order of first appearance."""
+    found: dict[Hashable, list[Thing]] = {}
+    for thing in things:
+        found.setdefault(key(thing), []).append(thing)
+    return list(found.values())
+
+
+def cells_text(records: Sequence[Record]) -> str:
+    """Return which cells are meant, e.g. "eager, batch 1 x 1024 2 x 1024; graph, batch 1 x 1024"."""
+    parts = [
+        f"{same[0].mode}, batch {', '.join(dict.fromkeys(batch_text(record) for record in same))}"
+        for same in grouped(records, lambda record: record.mode)
+    ]
+    return "; ".join(parts)
+
+
+def said_of(records: Iterable[Record], sentences: Callable[[Record], Iterable[str]]) -> list[str]:
+    """Return "sentence (cells)" for every distinct sentence that is said of some record."""
+    said = [(text, record) for record in records for text in sentences(record)]
+    return [f"{same[0][0]} ({cells_text([one for _, one in same])})" for same in grouped(said, lambda pair: pair[0])]
+
+
+def records_of(pairs: Iterable[Pair]) -> list[Record]:
+    """Return the records of all pairs, pair by pair, before first."""
+    return [record for pair in pairs for record in pair.records]
+
+
+def status_of(pair: Pair) -> str:
+    """Return the statuses that are not "ok", for a list of cells."""
+    return joined([record.status for record in pair.records if record.status != "ok"])
+
+
+def _versions(record: Record) -> str:
+    environment = record.environment
+    dirty = " with local changes" if environment.get("dirty") else ""
+    commit = environment.get("commit")
+    words = [f"commit {str(commit)[:12]}{dirty}"] if commit else []
+    words += [f"{name} {environment[name]}" for name in ("torch", "triton", "driver") if environment.get(name)]
+    return ", ".join(words)

@@ -1,0 +1,151 @@
+"""Tables of what was launched: dequants per kv_source, and all device operations per op, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsv4bench.dashboards.cells import cells_text, grouped, heading, records_of, said_of, settings, status_of
+from dsv4bench.dashboards.style import arrow, yes
+from dsv4bench.dashboards.table import Cell, Column, Table, cell
+from dsv4bench.results.compare import Pair, pairs
+from dsv4bench.results.counts import COMPRESSED, SWA, Row, Sides, added, operation_differences, side_by_side
+from dsv4bench.results.record import CLASSES, Record
+from dsv4bench.units import format_percent
+
+TITLES = {"calls": "calls", "kernels": "kernels", "copies": "copies", "sets": "sets", "aten_ops": "aten operations"}
+OP, WHERE = Column("op", ("op",), right=False), Column("where", ("where",), right=False)
+KV_SOURCE = Column("kv_source", ("kv_source",))
+ATEN_NOTE = "aten operations are what the CPU reference dispatched (views excluded), not launches on a GPU"
+GEMM_NOTE = "a matrix product (*_proj) is one operation, its call, whatever number of kernels it takes"
+
+Changes = dict[tuple[Any, ...], dict[str, Sides]]
+
+
+def dequant_tables(compared: Sequence[Pair]) -> list[Table]:
+    """Return the headline: KV dequants per kv_source and forward, before and after; one table per distinct answer."""
+    tables = []
+    for same in grouped(_counted(compared), lambda pair: _signature(pair, _dequants(pair))):
+        rows = [
+            (cell(source), cell(op), cell(where), *_numbers(change, ("calls", "kernels")))
+            for (source, op, where), change in _dequants(same[0]).items()
+        ]
+        title = heading("KV dequants per forward, reuse off -> on", same[0].any)
+        columns = (KV_SOURCE, OP, WHERE, *_number_columns(("calls", "kernels")))
+        tables.append(Table(title, columns, tuple(rows), tuple(_notes(same))))
+    return tables
+
+
+def operation_tables(compared: Sequence[Pair], records: Sequence[Record]) -> list[Table]:
+    """Return the device operations per op and forward; `records` are all there are, to set eager beside graph.
+
+    Cells with the same ops and calls share a table; a count that differs between them is shown as "least..most".
+    """
+    tables = []
+    for same in grouped(_counted(compared), lambda pair: _signature(pair, _calls(pair))):
+        on_gpu = same[0].any.engine == "gpu"
+        what = "Device operations" if on_gpu else "Aten operations (CPU reference)"
+        title = heading(f"{what} per op and forward, reuse off -> on", same[0].any)
+        changes = [_operations(pair) for pair in same]
+        rows = [(cell(op), cell(where), *_spans([one[(op, where)] for one in changes])) for op, where in changes[0]]
+        notes = [*_notes(same), GEMM_NOTE if on_gpu else ATEN_NOTE]
+        notes += said_of(records_of(same), _coverage) + _eager_beside_graph(same, records)
+        tables.append(Table(title, (OP, WHERE, *_number_columns(CLASSES)), tuple(rows), tuple(notes)))
+    return tables
+
+
+def _counted(compared: Sequence[Pair]) -> list[Pair]:
+    return [pair for pair in compared if any(record.counts for record in pair.records)]
+
+
+def _sides(pair: Pair) -> list[Sequence[Row]]:
+    return [[] if record is None else record.counts for record in (pair.before, pair.after)]
+
+
+def _added(pair: Pair) -> list[str] | None:
+    before, after = _sides(pair)
+    return added(before, after) if before and after else None
+
+
+def _dequants(pair: Pair) -> Changes:
+    """Return the compressed dequants per (kv_source, op, where), and then the sums over all sources."""
+    before, after = ([row for row in rows if row["op"] in (COMPRESSED, SWA)] for rows in _sides(pair))
+    per_source = side_by_side(before, after, "kv_source", "op", "where")
+    sources = {key: change for key, change in per_source.items() if key[1] == COMPRESSED}
+    totals = sorted(side_by_side(before, after, "op", "where").items())
+    return dict(sorted(sources.items())) | {("all", *key): change for key, change in totals}
+
+
+def _operations(pair: Pair) -> Changes:
+    before, after = _sides(pair)
+    return dict(sorted(side_by_side(before, after, "op", "where").items()))
+
+
+def _calls(pair: Pair) -> dict[tuple[Any, ...], Sides]:
+    return {key: change["calls"] for key, change in _operations(pair).items()}
+
+
+def _signature(pair: Pair, answer: object) -> str:
+    one = pair.any
+    return str((one.geometry, one.label, one.engine, one.machine, answer, _added(pair)))
+
+
+def _number_columns(classes: Sequence[str]) -> list[Column]:
+    return [Column(TITLES[name], (f"{name}_before", f"{name}_after")) for name in classes]
+
+
+def _numbers(change: dict[str, Sides], classes: Sequence[str]) -> list[Cell]:
+    # the headline shows both sides even where they are equal: that nothing changed is part of the answer
+    return [Cell(arrow(*change[name], always=True), change[name]) for name in classes]
+
+
+def _spans(changes: Sequence[dict[str, Sides]]) -> list[Cell]:
+    cells = []
+    for name in CLASSES:
+        before, after = (_span([change[name][side] for change in changes]) for side in (0, 1))
+        cells.append(Cell(arrow(before, after), (before, after)))
+    return cells
+
+
+def _span(counts: Sequence[int | None]) -> int | str | None:
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    return known[0] if min(known) == max(known) else f"{min(known)}..{max(known)}"
+
+
+def _notes(same: Sequence[Pair]) -> list[str]:
+    """Return what must be read with counts: whether anything else was added, and which cells they are of."""
+    reports = [_added(pair) for pair in same]
+    answer = None if None in reports else not any(reports)
+    notes = [f"no other kernel or copy added: {yes(answer, 'not compared (needs the counts of both sides)')}"]
+    notes += [f"added: {sentence}" for sentence in dict.fromkeys(text for report in reports for text in report or [])]
+    for part in grouped(same, lambda pair: (settings(pair.any), status_of(pair))):
+        status = status_of(part[0])
+        notes.append(f"{cells_text([pair.any for pair in part])}; {settings(part[0].any)}{status and f' [{status}]'}")
+    return notes
+
+
+def _coverage(record: Record) -> list[str]:
+    seen = record.coverage
+    if not seen:
+        return []
+    parts = [int(seen.get(name) or 0) for name in ("attributed", "unattributed", "ambiguous")]
+    share = parts[0] / sum(parts) if sum(parts) else 1.0
+    return [
+        f"coverage {format_percent(share)}: {parts[0]} attributed, {parts[1]} unattributed, {parts[2]} ambiguous;"
+        f" {seen.get('method')}"
+    ]
+
+
+def _eager_beside_graph(same: Sequence[Pair], records: Sequence[Record]) -> list[str]:
+    """Say, under the table of graph cells, whether each op's eager operations are those of segments plus breaks."""
+    shown = {id(record) for record in records_of(same)}
+    notes = []
+    for pair in pairs([one for one in records if one.mode in ("eager", "graph")], "graph", False, True):
+        if pair.before and pair.after and id(pair.after) in shown:
+            differences = operation_differences(pair.before.counts, pair.after.counts)
+            if differences is not None:
+                notes += [f"eager = segments + breaks, op by op: {yes(not differences, '')}"]
+                notes += [f"eager and graph differ: {text}" for text in differences]
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,93 @@
+"""Tables of what comes with a step's time: host submit, memory, checks, and the pieces of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dsv4bench.dashboards.cells import grouped, heading, records_of, said_of, section, settings
+from dsv4bench.dashboards.style import arrow, number, time_unit
+from dsv4bench.dashboards.table import Cell, Column, Table
+from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells
+from dsv4bench.results.compare import Pair
+from dsv4bench.results.record import Record
+from dsv4bench.results.stats import median_interval
+from dsv4bench.units import format_bytes
+
+BYTES = {"peak_bytes": "peak", "workspace_bytes": "workspace", "pool_bytes": "pools"}
+GRAPH = {"memory_bytes": "graph_bytes", "capture_ns": "capture_ns"}
+SIDES = ("before", "after")
+SUBMIT_NOTE = (
+    "submit: what the host takes to enqueue a step; peak: the most in use while the cell ran;"
+    " checks: byte equality or tolerance"
+)
+
+
+def memory_tables(compared: Sequence[Pair]) -> list[Table]:
+    """Return host submit, memory and checks of every cell; one table for cells with the same settings."""
+    return [_memory_table(same) for same in grouped(compared, section)]
+
+
+def _memory_table(same: Sequence[Pair]) -> Table:
+    records = records_of(same)
+    scale, unit = time_unit([time for record in records if (time := _host_submit(record)) is not None])
+    columns = (
+        *CELL_COLUMNS,
+        Column(f"submit {unit}", _names("host_submit_ns")),
+        *(Column(title, _names(name)) for name, title in BYTES.items()),
+        Column("checks", _names("checks"), right=False),
+        *(Column("", _names(name)) for name in GRAPH.values()),
+    )
+    notes = [settings(same[0].any), SUBMIT_NOTE, *said_of(records, _failed_checks), *said_of(records, _pieces)]
+    title = heading("Host submit, memory and checks, reuse off -> on", same[0].any)
+    return Table(title, columns, tuple(_memory_row(pair, scale) for pair in same), tuple(notes))
+
+
+def _names(name: str) -> tuple[str, ...]:
+    return tuple(f"{name}_{side}" for side in SIDES)
+
+
+def _host_submit(record: Record | None) -> float | None:
+    samples = record.samples_ns.get("host_submit") if record else None
+    return median_interval(samples).value if samples else None
+
+
+def _memory_row(pair: Pair, scale: int) -> tuple[Cell, ...]:
+    sides = (pair.before, pair.after)
+    submits = tuple(_host_submit(record) for record in sides)
+    checks = tuple(_checks(record.checks) if record else "" for record in sides)
+    graphs = [(record.graph if record else None) or {} for record in sides]
+    return (
+        *cell_cells(pair.any),
+        Cell(arrow(*(number(submit, scale) or None for submit in submits)), submits),
+        *(_size_cell([record.memory.get(name) if record else None for record in sides]) for name in BYTES),
+        Cell(_checks([check for record in pair.records for check in record.checks]), checks),
+        *(Cell("", tuple(graph.get(name) for graph in graphs)) for name in GRAPH),
+    )
+
+
+def _size_cell(sizes: Sequence[int | None]) -> Cell:
+    words = arrow(*(None if size is None else format_bytes(size) for size in sizes)).split()
+    if len(words) == 5 and words[1] == words[4]:  # "1 GiB -> 2 GiB" reads as well with one unit
+        del words[1]
+    return Cell(" ".join(words), tuple(sizes))
+
+
+def _checks(checks: Sequence[dict[str, Any]]) -> str:
+    failed = sum(not check["passed"] for check in checks)
+    if failed:
+        return f"{failed} of {len(checks)} WRONG"
+    return f"all {len(checks)} equal" if checks else ""
+
+
+def _failed_checks(record: Record) -> list[str]:
+    return [f"WRONG {check['name']}: {check.get('detail')}" for check in record.checks if not check["passed"]]
+
+
+def _pieces(record: Record) -> list[str]:
+    graph = record.graph
+    if not graph:
+        return []
+    return [
+        f"{graph.get('segments')} segments, {graph.get('breaks')} breaks, {graph.get('graph_launches')} graph launches"
+    ]

@@ -1,0 +1,175 @@
+"""Figures of a comparison frame; each is one function from frame to figure, saved as PNG and SVG."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dsv4bench.dashboards.style import AFTER_COLOUR, BEFORE_COLOUR, MUTED_COLOUR, PREDICTED_COLOUR, time_unit
+from dsv4bench.units import NS_PER_US
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MODES = ("eager", "graph", "full graph", "static")
+PANEL_TITLES = {
+    "eager": "eager",
+    "graph": "graph (breakable)",
+    "full graph": "graph (whole stack)",
+    "static": "static buffers, no CUDA graph",
+}
+# what the points of one figure have in common
+SECTION = (
+    "label",
+    "engine",
+    "machine",
+    "geometry",
+    "kv",
+    "compressor",
+    "provider",
+    "prefix",
+    "source",
+    "ranks",
+    "fault",
+)
+# the mark of before is a ring that stays visible around the mark of after
+SIDES = (
+    ("before", {"color": BEFORE_COLOUR, "marker": "o", "markerfacecolor": "white", "markersize": 8}),
+    ("after", {"color": AFTER_COLOUR, "marker": "s", "markersize": 4}),
+)
+PIXELS_PER_INCH = 150
+PANEL_INCHES = 4.2
+HEIGHT_INCHES = 5.4
+FONT_POINTS = 9
+
+
+def sections(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Split a comparison frame into parts that fit in one figure each, with a name for the file of each."""
+    keys = [name for name in SECTION if name in frame and frame[name].nunique(dropna=False) > 1]
+    if frame.duplicated([*keys, "mode", "requests"]).any():
+        keys.append("extend")
+    if not keys:
+        return [("step-time", frame)]
+    parts = frame.groupby(keys, sort=False, dropna=False)
+    return [("-".join(["step-time", *map(_word, values)]), part) for values, part in parts]
+
+
+def step_time_figure(frame: pd.DataFrame) -> Figure:
+    """Draw step time against batch, before and after, with intervals; below it their difference and the predicted one.
+
+    `frame` is one section of a comparison frame (ValueError for several); each launch mode has a column of panels. A
+    cell without a time is a cross on the axis, with its status.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    if len(sections(frame)) != 1:
+        raise ValueError("the frame holds cells of several settings: draw its sections one by one")
+    modes = [mode for mode in MODES if (frame["mode"] == mode).any()]
+    scale, unit = time_unit([value for side in ("before", "after") for value in frame[f"{side}_high_ns"].dropna()])
+    with rc_context({"font.size": FONT_POINTS, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(max(2, len(modes)) * PANEL_INCHES, HEIGHT_INCHES), layout="constrained")
+        panels = figure.subplots(2, len(modes), sharex=True, sharey="row", squeeze=False, height_ratios=(3, 2))
+        for column, mode in enumerate(modes):
+            part = frame[frame["mode"] == mode].sort_values("requests")
+            _draw_times(panels[0][column], part, scale)
+            _draw_differences(panels[1][column], part)
+            panels[0][column].set_title(PANEL_TITLES[mode], fontsize=FONT_POINTS)
+            _batch_axis(panels[1][column], frame)
+        panels[0][0].set_ylim(bottom=0)
+        panels[0][0].set_ylabel(f"step time, {unit} (median, interval)")
+        panels[1][0].set_ylabel("difference, us")
+        figure.suptitle(_title(frame), fontsize=FONT_POINTS + 1)
+    return figure
+
+
+def save_figure(figure: Figure, stem: Path) -> list[Path]:
+    """Save a figure as `stem`.png and `stem`.svg and return their paths; the same figure gives the same bytes."""
+    from matplotlib import rc_context
+
+    paths = [stem.with_name(f"{stem.name}{ending}") for ending in (".png", ".svg")]
+    with rc_context({"svg.hashsalt": "dsv4bench"}):
+        figure.savefig(paths[0], dpi=PIXELS_PER_INCH, metadata={"Software": None})
+        figure.savefig(paths[1], metadata={"Date": None})
+    return paths
+
+
+def _draw_times(axes: Axes, part: pd.DataFrame, scale: int) -> None:
+    for side, style in SIDES:
+        label = f"{side}: reuse {'off' if side == 'before' else 'on'}"
+        _draw(axes, part.dropna(subset=[f"{side}_ns"]), side, scale, label=label, linewidth=1.2, **style)
+    lost = part[part["before_ns"].isna() & part["after_ns"].isna()]
+    if len(lost):
+        statuses = sorted({str(status) for status in lost[["before_status", "after_status"]].stack()})
+        axes.plot(lost["requests"], [0] * len(lost), "x", color=MUTED_COLOUR, label=", ".join(statuses), clip_on=False)
+    _legend(axes)
+
+
+def _draw_differences(axes: Axes, part: pd.DataFrame) -> None:
+    axes.axhline(0, color=MUTED_COLOUR, linewidth=0.8)
+    told = part.dropna(subset=["difference_ns"])
+    clear = told["unresolved"].isna()
+    style = {"color": AFTER_COLOUR, "linestyle": "none", "marker": "s", "markersize": 4}
+    _draw(axes, told[clear], "difference", NS_PER_US, label="after - before", **style)
+    _draw(
+        axes,
+        told[~clear],
+        "difference",
+        NS_PER_US,
+        label="not resolvable here",
+        markerfacecolor="white",
+        **style,
+    )
+    guess = part.dropna(subset=["predicted_ns"])
+    if len(guess):
+        heights = guess["predicted_ns"] / NS_PER_US
+        axes.plot(guess["requests"], heights, "--", marker="_", color=PREDICTED_COLOUR, linewidth=1, label="predicted")
+    _legend(axes)
+
+
+def _legend(axes: Axes) -> None:
+    """Add the legend, measured points first, and the grid that goes with it."""
+    from matplotlib.container import ErrorbarContainer
+
+    handles, labels = axes.get_legend_handles_labels()
+    entries = sorted(zip(handles, labels, strict=True), key=lambda entry: not isinstance(entry[0], ErrorbarContainer))
+    if entries:
+        axes.legend(
+            [one for one, _ in entries], [label for _, label in entries], frameon=False, fontsize=FONT_POINTS - 1
+        )
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _draw(axes: Axes, rows: pd.DataFrame, name: str, scale: int, **style: Any) -> None:
+    """Draw medians with their intervals, if there are any rows."""
+    if not len(rows):
+        return
+    middle = rows[f"{name}_ns"]
+    bounds = [(middle - rows[f"{name}_low_ns"]) / scale, (rows[f"{name}_high_ns"] - middle) / scale]
+    axes.errorbar(rows["requests"], middle / scale, yerr=bounds, capsize=3, **style)
+
+
+def _batch_axis(axes: Axes, frame: pd.DataFrame) -> None:
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    batches = sorted(frame["requests"].unique())
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("requests in the batch")
+
+
+def _title(frame: pd.DataFrame) -> str:
+    first = frame.iloc[0]
+    days = sorted({str(created)[:10] for created in frame["created"]})
+    prefix = "" if first.get("prefix") is None else f", prefix {first['prefix']}"
+    what = f"Attention stack of {first['geometry']}: kv {first['kv']}, compressor {first['compressor']}{prefix}"
+    day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return f"{what}\n{first['label']}, {first['engine']}, {first['machine']}, provider {first['provider']}, {day}"
+
+
+def _word(value: object) -> str:
+    return "".join(sign if sign.isalnum() else "-" for sign in str(value)).strip("-").lower()

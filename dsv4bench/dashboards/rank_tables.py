@@ -1,0 +1,63 @@
+"""Tables of the ranks of a dealt batch: each rank's time, the slowest one, and how far it falls behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsv4bench.dashboards.cells import grouped, heading, records_of, section, settings
+from dsv4bench.dashboards.style import arrow, time_unit
+from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
+from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells, interval_cell
+from dsv4bench.results.compare import Pair
+from dsv4bench.results.ranks import RankTimes, rank_times
+from dsv4bench.results.record import Record
+from dsv4bench.units import format_percent
+
+SIDES = ("before", "after")
+NOTES = (
+    "step: the maximum over ranks in each sample, then the median",
+    "slowest: the share of samples in which the rank was the last one",
+    "skew: how much longer the slowest rank took than the median rank",
+)
+
+
+def rank_tables(compared: Sequence[Pair]) -> list[Table]:
+    """Return the time of each rank of every dealt cell, the step's and its skew; nothing where no cell was dealt."""
+    dealt = [pair for pair in compared if any(record.rank_samples_ns for record in pair.records)]
+    return [_rank_table(same) for same in grouped(dealt, section)]
+
+
+def _rank_table(same: Sequence[Pair]) -> Table:
+    times = [(pair, [_times(record) for record in (pair.before, pair.after)]) for pair in same]
+    scale, unit = time_unit([side.maximum.value for _, sides in times for side in sides if side])
+    columns = (
+        *CELL_COLUMNS,
+        Column("rank", ("rank",)),
+        *(Column(f"{side} {unit}", (f"{side}_ns", f"{side}_low_ns", f"{side}_high_ns")) for side in SIDES),
+        *(Column(name, tuple(f"{name}_{side}" for side in SIDES)) for name in ("slowest", "skew")),
+    )
+    rows = [row for pair, sides in times for row in _rank_rows(pair, sides, scale)]
+    lines = dict.fromkeys(line for record in records_of(same) for line in record.note)
+    title = heading("Ranks, reuse off (before) and on (after)", same[0].any)
+    return Table(title, columns, tuple(rows), (settings(same[0].any), *NOTES, *lines))
+
+
+def _times(record: Record | None) -> RankTimes | None:
+    if record is None or not record.rank_samples_ns:
+        return None
+    return rank_times([samples[record.step_metric or ""] for samples in record.rank_samples_ns])
+
+
+def _rank_rows(pair: Pair, sides: Sequence[RankTimes | None], scale: int) -> list[tuple[Cell, ...]]:
+    rows = []
+    for rank in range(max(len(side.ranks) for side in sides if side)):
+        intervals = [interval_cell(side.ranks[rank] if side else None, scale) for side in sides]
+        late = _shares([side.slowest[rank] if side else None for side in sides])
+        rows.append((*cell_cells(pair.any), cell(rank), *intervals, late, empty(2)))
+    steps = [interval_cell(side.maximum if side else None, scale) for side in sides]
+    skew = _shares([side.skew if side else None for side in sides])
+    return [*rows, (*cell_cells(pair.any), cell("step"), *steps, empty(2), skew)]
+
+
+def _shares(shares: Sequence[float | None]) -> Cell:
+    return Cell(arrow(*(None if share is None else format_percent(share) for share in shares)), tuple(shares))

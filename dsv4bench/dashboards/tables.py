@@ -1,0 +1,67 @@
+"""All tables of a set of records, and the formats in which they are shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TextIO
+
+from dsv4bench.dashboards.compressor_tables import compressor_tables
+from dsv4bench.dashboards.count_tables import dequant_tables, operation_tables
+from dsv4bench.dashboards.markdown import markdown
+from dsv4bench.dashboards.memory_tables import memory_tables
+from dsv4bench.dashboards.rank_tables import rank_tables
+from dsv4bench.dashboards.render import csv_text, plain, write_terminal
+from dsv4bench.dashboards.table import Table
+from dsv4bench.dashboards.time_tables import step_tables
+from dsv4bench.errors import UsageError, nearest
+from dsv4bench.results.compare import latest, pairs
+from dsv4bench.results.record import Record
+from dsv4bench.results.schema import encode, to_plain
+
+FORMATS = ("table", "md", "csv", "json", "jsonl")
+
+
+def tables(records: Sequence[Record]) -> list[Table]:
+    """Return every table that the records can fill, the headline first.
+
+    A cell that was run again is shown once, by its last record; a cell that could not run is a row with its reason.
+    """
+    last = latest(records)
+    reuse = pairs(last, "reuse", "off", "on")
+    return [
+        *dequant_tables(reuse),
+        *operation_tables(reuse, last),
+        *step_tables(reuse),
+        *memory_tables(reuse),
+        *rank_tables(reuse),
+        *compressor_tables(pairs(last, "compressor", "torch", "fused")),
+    ]
+
+
+def show(records: Sequence[Record], form: str, stream: TextIO) -> None:
+    """Write the records to `stream` in one of `FORMATS`; "json" and "jsonl" write the records themselves, all of them.
+
+    A "table" is coloured where the stream is a terminal and plain text for 80 columns elsewhere. The same records give
+    the same bytes. UsageError for a format that does not exist.
+    """
+    if form not in FORMATS:
+        raise UsageError(f"--format {form}: expected one of {', '.join(FORMATS)}{nearest(form, FORMATS)}")
+    if form == "json":
+        stream.write(json.dumps([to_plain(record) for record in records], indent=1, allow_nan=False) + "\n")
+    elif form == "jsonl":
+        stream.writelines(map(encode, records))
+    else:
+        show_tables(tables(records), form, stream)
+
+
+def show_tables(found: Sequence[Table], form: str, stream: TextIO) -> None:
+    """Write tables as "table", "md" or "csv"."""
+    if form == "csv":
+        stream.write(csv_text(found))
+    elif form == "md":
+        stream.write("\n".join(map(markdown, found)))
+    elif stream.isatty():
+        write_terminal(found, stream)
+    else:
+        stream.write("\n".join(map(plain, found)))

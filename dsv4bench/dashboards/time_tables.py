@@ -1,0 +1,136 @@
+"""Tables of what a step takes: its time before and after, its memory and checks, and the ranks of a dealt batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsv4bench.dashboards.cells import (
+    batch_text,
+    grouped,
+    heading,
+    provenance,
+    records_of,
+    rows_text,
+    said_of,
+    section,
+    settings,
+)
+from dsv4bench.dashboards.style import number, plus_minus, time_unit
+from dsv4bench.dashboards.table import Cell, Column, Table, cell
+from dsv4bench.results.compare import NOT_RESOLVABLE, Comparison, Pair, compare
+from dsv4bench.results.record import Record
+from dsv4bench.results.stats import CONFIDENCE, Interval
+from dsv4bench.units import NS_PER_US, format_percent
+
+CELL_COLUMNS = (
+    Column("batch", ("requests", "extend")),
+    Column("rows", ("rows", "padded_rows")),
+    Column("forwards", ("forwards",)),
+    Column("mode", ("mode",), right=False),
+)
+PREDICTED = "predicted: rows not dequantised again x their bytes / the measured dequant rate; negative is time saved"
+
+
+def step_tables(compared: Sequence[Pair]) -> list[Table]:
+    """Return the step time of every cell, reuse off and on; one table for cells with the same settings."""
+    return [_reuse_table(same) for same in grouped(compared, section)]
+
+
+def time_table(title: str, sides: tuple[str, str], compared: Sequence[Comparison], notes: Sequence[str]) -> Table:
+    """Return a table of times before and after, called `sides`: medians, difference, change and prediction.
+
+    A cell that has no time shows its status instead, and its reason in a note.
+    """
+    scale, unit = time_unit([side.value for one in compared for side in (one.before, one.after) if side])
+    columns = (
+        *CELL_COLUMNS,
+        *(Column(f"{side} {unit}", _names(side)) for side in sides),
+        Column("diff us", _names("difference")),
+        Column("change", ("change", "unresolved")),
+        Column("pred us", ("predicted_ns",)),
+        *(Column("", (f"{side}_{name}",)) for side in sides for name in ("status", "reason", "samples")),
+    )
+    rows = tuple(_time_row(one, scale) for one in compared)
+    records = records_of([one.pair for one in compared])
+    found = [*_unresolved_notes(compared), *said_of(records, lambda record: record.flags), *_reasons(records)]
+    return Table(title, columns, rows, (*notes, *found))
+
+
+def cell_cells(record: Record) -> list[Cell]:
+    """Return the cells that say which cell a row is of, for `CELL_COLUMNS`."""
+    batch = record.batch
+    forwards = batch.get("forwards")
+    return [
+        Cell(batch_text(record), (batch.get("requests"), batch.get("extend"))),
+        Cell(rows_text(record), (batch.get("rows"), batch.get("padded_rows"))),
+        cell(forwards, "" if forwards in (None, 1) else str(forwards)),
+        cell(record.mode),
+    ]
+
+
+def interval_cell(interval: Interval | None, scale: int, signed: bool = False, otherwise: str = "") -> Cell:
+    """Return a median with its bounds, or the text `otherwise` where there is none."""
+    if interval is None:
+        return Cell(otherwise, (None, None, None))
+    return Cell(plus_minus(interval, scale, signed), (interval.value, interval.low, interval.high))
+
+
+def _reuse_table(same: Sequence[Pair]) -> Table:
+    records = records_of(same)
+    notes = [settings(same[0].any), _confidence_note(records)]
+    notes += [PREDICTED] if any(record.predicted for record in records) else []
+    notes += list(dict.fromkeys(line for record in records for line in record.note))
+    title = heading("Step time, reuse off (before) and on (after)", same[0].any)
+    return time_table(title, ("before", "after"), [compare(pair) for pair in same], [*notes, *provenance(records)])
+
+
+def _names(side: str) -> tuple[str, ...]:
+    return (f"{side}_ns", f"{side}_low_ns", f"{side}_high_ns")
+
+
+def _time_row(one: Comparison, scale: int) -> tuple[Cell, ...]:
+    first, second = one.pair.before, one.pair.after
+    return (
+        *cell_cells(one.pair.any),
+        interval_cell(one.before, scale, otherwise=_status(first)),
+        interval_cell(one.after, scale, otherwise=_status(second)),
+        interval_cell(one.difference, NS_PER_US, signed=True),
+        _change_cell(one),
+        cell(one.predicted_ns, number(one.predicted_ns, NS_PER_US, signed=True)),
+        *(cell(value, "") for record in (first, second) for value in _outcome(record)),
+    )
+
+
+def _status(record: Record | None) -> str:
+    if record is None:
+        return "-"
+    return "WRONG" if record.status == "wrong" else record.status
+
+
+def _outcome(record: Record | None) -> tuple[object, object, object]:
+    return (None, None, None) if record is None else (record.status, record.reason, len(record.step_samples_ns))
+
+
+def _change_cell(one: Comparison) -> Cell:
+    mark = " ?" if one.unresolved and one.relative is not None else ""
+    text = "" if one.relative is None else format_percent(one.relative, signed=True) + mark
+    return Cell(text, (one.relative, one.unresolved))
+
+
+def _confidence_note(records: Sequence[Record]) -> str:
+    counts = sorted({len(record.step_samples_ns) for record in records if record.step_samples_ns})
+    samples = "no" if not counts else f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return (
+        f"medians of {samples} samples ± the farther bound of the {CONFIDENCE * 100:.0f} % interval"
+        " (the extremes where there are fewer than 6); diff: the median of paired differences"
+    )
+
+
+def _unresolved_notes(compared: Sequence[Comparison]) -> list[str]:
+    why = {id(one.pair.any): [f"? {NOT_RESOLVABLE}: {one.unresolved}"] for one in compared if one.unresolved}
+    return said_of([one.pair.any for one in compared], lambda record: why.get(id(record), []))
+
+
+def _reasons(records: Sequence[Record]) -> list[str]:
+    lost = [record for record in records if record.status != "ok"]
+    return said_of(lost, lambda record: [f"{_status(record)}: {record.reason}"])

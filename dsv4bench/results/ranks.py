@@ -1,0 +1,43 @@
+"""Times of ranks that run one synchronous step: the step lasts as long as its slowest rank, sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsv4bench.results.stats import Interval, median_interval
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """The ranks of a cell, times in nanoseconds, shares between 0 and 1.
+
+    `slowest` says for each rank in what share of the samples it was the slowest; `skew` is how much longer the slowest
+    rank took than the median rank, as a share, in the median sample.
+    """
+
+    ranks: list[Interval]
+    maximum: Interval
+    skew: float
+    slowest: list[float]
+
+
+def rank_times(samples_ns: Sequence[Sequence[int]]) -> RankTimes:
+    """Summarise the samples of each rank; sample i of every rank belongs to the same step.
+
+    The maximum is taken over ranks in each sample, then the median over samples: the median of one rank would leave out
+    that ranks take turns in being late. ValueError for ranks with different numbers of samples.
+    """
+    if len({len(one) for one in samples_ns}) != 1:
+        raise ValueError("every rank needs the same number of samples")
+    times = np.asarray(samples_ns, dtype=np.float64)  # [ranks, samples]
+    longest = times.max(axis=0)
+    late = np.bincount(times.argmax(axis=0), minlength=len(times)) / times.shape[1]
+    return RankTimes(
+        ranks=[median_interval(one) for one in samples_ns],
+        maximum=median_interval(longest.tolist()),
+        skew=float(np.median(longest / np.maximum(np.median(times, axis=0), 1))) - 1,
+        slowest=late.tolist(),
+    )
