@@ -85,9 +85,9 @@ DEAF = Listeners()
 
 def run_pieces(pieces: Sequence[Piece], on_piece: Callable[[Kind], None] | None = None) -> None:
     """Run every piece once, telling `on_piece` its kind before."""
-    listeners = Listeners(on_piece=on_piece)
     for piece in pieces:
-        listeners.piece(piece.kind)
+        if on_piece is not None:
+            on_piece(piece.kind)
         piece.run()
 
 

@@ -1,7 +1,8 @@
 """Read the nodes of a CUDA graph while it is being captured, through the `cuda.bindings` package.
 
-The functions changed between releases: 12.x has `cudaStreamGetCaptureInfo_v2` (6 results) and `_v3` (7) beside a plain
-form without the graph (3); 13.x has one plain form with 7 results, edge data included.
+The functions changed between releases: 13.x has one `cudaStreamGetCaptureInfo` with 7 results; 12.x has that as `_v3`
+beside a plain form with 6, which fails on graphs with edge data (programmatic launches); other builds name that one
+`_v2` and have a plain form with 3 results, which does not tell the graph.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class GraphNodes:
         return [(_NODE_METRICS.get(kind, "others"), name)]
 
     def _capture_info(self, stream: int) -> tuple[Any, ...]:
-        for form in ("cudaStreamGetCaptureInfo", "cudaStreamGetCaptureInfo_v3", "cudaStreamGetCaptureInfo_v2"):
-            function = getattr(self._runtime, form, None)
+        for form in ("_v3", "", "_v2"):
+            function = getattr(self._runtime, f"cudaStreamGetCaptureInfo{form}", None)
             if function is None:
                 continue
             results = self._call(function, stream)

@@ -146,7 +146,10 @@ class FakeGraph:
 
 
 class Bindings:
-    """`cuda.bindings.runtime` and `.driver` in one; `form` picks the release whose capture info it imitates."""
+    """`cuda.bindings.runtime` and `.driver` in one; `form` picks the release whose capture info it imitates.
+
+    "13": plain with 7 results. "12": `_v3` with 7 and plain with 6, which fails. "v2": `_v2` with 6 and plain with 3.
+    """
 
     cudaGraphNodeType = NodeType
 
@@ -155,18 +158,21 @@ class Bindings:
         self.form = form
         self.shuffle = False
         self.calls = 0
-        if form != "13":
-            setattr(self, f"cudaStreamGetCaptureInfo_{form}", self._info)
+        if form == "12":
+            self.cudaStreamGetCaptureInfo_v3 = self._info
+        if form == "v2":
+            self.cudaStreamGetCaptureInfo_v2 = lambda stream: (*self._info(stream)[:5], 0)
 
     def cudaStreamGetCaptureInfo(self, stream):
+        if self.form == "12":
+            return (Error.invalid, *[None] * 5)
         return self._info(stream) if self.form == "13" else self._info(stream)[:3]
 
     def _info(self, stream):
         active = self.device.capturing if self.device.capturing and self.device.capturing[2] == stream else None
         if active is None:
             return (Error.success, 0, 0, None, None, None, 0)
-        edges = () if self.form == "v2" else ([],)
-        return (Error.success, 1, active[0], active[1], [], *edges, 0)
+        return (Error.success, 1, active[0], active[1], [], [], 0)
 
     def cudaGraphGetNodes(self, graph, numNodes=0):
         self.calls += 1

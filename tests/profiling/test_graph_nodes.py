@@ -20,7 +20,7 @@ def nodes_of(device, form="13"):
     return GraphNodes(bindings, bindings)
 
 
-@pytest.mark.parametrize("form", ["13", "v3", "v2"])
+@pytest.mark.parametrize("form", ["13", "12", "v2"])
 def test_every_release_tells_the_graph_of_the_capturing_stream(device, form):
     nodes = nodes_of(device, form)
     assert nodes.capturing(7) is None
@@ -35,7 +35,7 @@ def test_every_release_tells_the_graph_of_the_capturing_stream(device, form):
 
 
 def test_a_release_without_any_form_that_tells_the_graph_is_refused(device):
-    bindings = Bindings(device, form="v4")
+    bindings = Bindings(device, form="without")
     device.begin()
     with pytest.raises(CaptureError, match="does not tell the graph"):
         GraphNodes(bindings, bindings).capturing(7)
