@@ -57,10 +57,12 @@ class _Axis:
     least: int
 
     def values(self, texts: Sequence[str]) -> tuple[int, ...]:
-        return _unique(value for text in texts for part in text.split(",") for value in self.part(part.strip()))
+        return _unique(value for text in texts for part in text.split(",") for value in self.part(part.strip(), text))
 
-    def part(self, text: str) -> Iterable[int]:
-        """Return the values of one part: a file, a range or a number."""
+    def part(self, text: str, whole: str) -> Iterable[int]:
+        """Return the values of one part of `whole`: a file, a range or a number."""
+        if not text:
+            raise self.wrong(whole or "''", EXPECTED)
         if text.startswith("@"):
             return self.file(text)
         if ".." in text:

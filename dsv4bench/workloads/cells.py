@@ -85,6 +85,12 @@ class Cell:
         return tuple(pad_forward(forward, most) for forward in self.forwards)
 
     @property
+    def run_forwards(self) -> tuple[tuple[Batch, ...], ...]:
+        """What this cell runs of each forward: the graph's batches, or the eager ones where the graph refuses."""
+        both = zip(self.forwards, self.graph_forwards, strict=True)
+        return tuple(eager if isinstance(padded, Refusal) else padded for eager, padded in both)
+
+    @property
     def compare_key(self) -> str:
         """The content hash of everything that is measured, whatever code measures it."""
         return _hash(self._content())

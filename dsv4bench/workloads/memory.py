@@ -1,4 +1,4 @@
-"""How much device memory a cell takes, estimated before anything is allocated, and what would fit instead."""
+"""How much device memory a group of cells takes, estimated before anything is allocated, and what would fit instead."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from dsv4bench.errors import UsageError
 from dsv4bench.kernels.layout import FULL_PAGE, ROPE_DIM
 from dsv4bench.units import GIB, KIB, format_bytes
 from dsv4bench.workloads.batch import Batch, equal_requests
-from dsv4bench.workloads.buckets import Refusal
 from dsv4bench.workloads.buffers import make_buffers
-from dsv4bench.workloads.cells import UNIFORM, Cell, Load
+from dsv4bench.workloads.cells import UNIFORM, Cell, Group, Load
 from dsv4bench.workloads.model import BF16_BYTES, ROW_BYTES, compressed_rows, swa_rows, weight_bytes
 from dsv4bench.workloads.pools import Extent, PageTables, make_pools, page_counts
 
@@ -26,7 +25,7 @@ META = torch.device("meta")  # tensors with a shape and no storage
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Modelled bytes of one cell by part."""
+    """Modelled bytes by part of a group of cells, which share all but the workspaces."""
 
     weights_bytes: int
     pool_bytes: int
@@ -42,34 +41,32 @@ class Memory:
         return sum(astuple(self))
 
 
-def estimate(cell: Cell) -> Memory:
-    """Return the memory that `cell` takes on its device; shapes come from the functions that allocate."""
+def estimate(group: Group) -> Memory:
+    """Return the memory that a group takes on its device; shapes come from the functions that allocate."""
+    cell = group[0]
     geometry, batches = cell.geometry, [batch for forwards in cell.plan for batch in forwards]
-    rows = _most_rows(cell)
+    rows = max(batch.rows for one in group for forward in one.run_forwards for batch in forward)
     extents = tuple(Extent(request.prefix, request.seq) for request in cell.load.requests)
     full_pages, swa_pages = page_counts(extents, geometry.window)
     empty = torch.empty(0, device=META)
     pools = make_pools(geometry, cell.variant.kv, PageTables(empty, empty, full_pages, swa_pages, extents), META)
-    buffers = make_buffers(geometry, rows, META, cell.variant.compressor == "torch")
+    buffers = make_buffers(geometry, rows, META, any(one.variant.compressor == "torch" for one in group))
     visible = max((extent.end // ratio for extent in extents for ratio in geometry.compressed_ratios), default=0)
     return Memory(
         weights_bytes=weight_bytes(geometry),
         pool_bytes=pools.bytes,
         table_bytes=_table_bytes(cell, batches, extents, full_pages),
         buffer_bytes=buffers.bytes,
-        workspace_bytes=max(_workspace_rows(cell, batch) for batch in batches) * ROW_BYTES,
+        workspace_bytes=_workspaces(group) * max(_workspace_rows(cell, batch) for batch in batches) * ROW_BYTES,
         logits_bytes=min(rows * visible * BF16_BYTES, LOGITS_BYTES),
         reserve_bytes=RESERVE_BYTES[cell.device],
     )
 
 
-def _most_rows(cell: Cell) -> int:
-    """Return the rows of the largest forward, in the bucket that a graph would give it."""
-    runs = [
-        eager if isinstance(padded, Refusal) else padded
-        for eager, padded in zip(cell.forwards, cell.graph_forwards, strict=True)
-    ]
-    return max(batch.rows for forward in runs for batch in forward)
+def _workspaces(group: Group) -> int:
+    """Return how many workspaces live at once: one per compressor and reuse (off always), and one to verify with."""
+    reuses = {"off", *(cell.variant.reuse for cell in group)}
+    return len({cell.variant.compressor for cell in group}) * len(reuses) + 1
 
 
 def _workspace_rows(cell: Cell, batch: Batch) -> int:
@@ -83,7 +80,8 @@ def _table_bytes(cell: Cell, batches: list[Batch], extents: tuple[Extent, ...], 
     longest = max(extent.end for extent in extents)
     rotations = len(set(geometry.ratios)) * longest * ROPE_DIM * 4
     slots = full_pages * FULL_PAGE * 8 + len(extents) * -(-longest // FULL_PAGE) * 4
-    hidden = sum(batch.rows for batch in batches) * geometry.hidden * BF16_BYTES
+    rows = [batch.rows for batch in batches]
+    hidden = (sum(rows) + max(rows)) * geometry.hidden * BF16_BYTES  # each forward's own, and the static ones
     gathered = sum(compressed_rows(batch, ratio) for batch in batches for ratio in geometry.compressed_ratios)
     windows = sum(swa_rows(batch, geometry.window) for batch in batches)
     return rotations + slots + hidden + (gathered + windows) * 4
@@ -100,50 +98,49 @@ def free_bytes(device: str) -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def refuse_too_large(cells: Iterable[Cell], free_bytes: int) -> None:
-    """Raise UsageError, saying what would fit, for the first of `cells` that takes more than `free_bytes`."""
-    for cell in cells:
-        needed = estimate(cell).total_bytes
-        if needed > free_bytes:
+def refuse_too_large(groups: Iterable[Group], memory_bytes: int) -> None:
+    """Raise UsageError, saying what would fit, for the first of `groups` that takes more than `memory_bytes`."""
+    free = format_bytes(memory_bytes)
+    for group in groups:
+        needed = estimate(group).total_bytes
+        if needed > memory_bytes:
+            asked, fitting = _asked(group[0]), what_fits(memory_bytes, group)
             raise UsageError(
-                f"{_asked(cell)}: about {format_bytes(needed)} needed (modelled), {format_bytes(free_bytes)} free;"
-                f" expected {what_fits(free_bytes, cell)}"
+                f"{asked}: about {format_bytes(needed)} needed (modelled), {free} free; expected {fitting}"
             )
 
 
-def what_fits(memory_bytes: int, cell: Cell) -> str:
+def what_fits(memory_bytes: int, group: Group) -> str:
     """Return the nearest smaller workload that `memory_bytes` hold: fewer requests, else shorter prefixes.
 
     The answer is modelled: a few words to follow "expected", such as "at most --batch 16 at this prefix".
     """
-    requests = cell.load.requests
-    if memory_bytes < weight_bytes(cell.geometry):
-        return f"a smaller geometry: the weights of {cell.geometry.name} alone do not fit"
-    batch = _largest(len(requests) - 1, lambda count: _fits(memory_bytes, _first_requests(cell, count)))
+    geometry, load = group[0].geometry, group[0].load
+    if memory_bytes < weight_bytes(geometry):
+        return f"a smaller geometry: the weights of {geometry.name} alone do not fit"
+
+    def fits(smaller: Load) -> bool:
+        return estimate(tuple(replace(cell, load=smaller) for cell in group)).total_bytes <= memory_bytes
+
+    batch = _largest(len(load.requests) - 1, lambda count: fits(_first_requests(group[0], count)))
     if batch:
-        return f"at most --batch {batch}" + ("" if cell.load.source != UNIFORM else " at this prefix")
-    if cell.load.source == UNIFORM and cell.load.prefix:
-        pages = cell.load.prefix // FULL_PAGE
-        fitting = _largest(pages, lambda count: _fits(memory_bytes, _with_prefix(cell, count * FULL_PAGE)))
-        if fitting:
-            return f"at most --prefix {fitting * FULL_PAGE}"
+        return f"at most --batch {batch}" + (" at this prefix" if load.source == UNIFORM else "")
+    if load.source == UNIFORM and load.prefix:
+        pages = _largest(load.prefix // FULL_PAGE, lambda count: fits(_with_prefix(load, count * FULL_PAGE)))
+        if pages:
+            return f"at most --prefix {pages * FULL_PAGE}"
     return "a smaller --chunk or geometry"
 
 
-def _fits(memory_bytes: int, cell: Cell) -> bool:
-    return estimate(cell).total_bytes <= memory_bytes
-
-
-def _first_requests(cell: Cell, count: int) -> Cell:
+def _first_requests(cell: Cell, count: int) -> Load:
     load = cell.load
     if load.source == UNIFORM and load.extend and load.prefix is not None:
-        return replace(cell, load=Load(equal_requests(count, load.extend, load.prefix, cell.chunk, cell.ranks)))
-    return replace(cell, load=replace(load, requests=load.requests[:count]))
+        return Load(equal_requests(count, load.extend, load.prefix, cell.chunk, cell.ranks))
+    return replace(load, requests=load.requests[:count])
 
 
-def _with_prefix(cell: Cell, prefix: int) -> Cell:
-    shorter = tuple(replace(request, prefix=prefix) for request in cell.load.requests)
-    return replace(cell, load=replace(cell.load, requests=shorter))
+def _with_prefix(load: Load, prefix: int) -> Load:
+    return replace(load, requests=tuple(replace(request, prefix=prefix) for request in load.requests))
 
 
 def _largest(most: int, holds: Callable[[int], bool]) -> int:

@@ -1,0 +1,38 @@
+"""KV pairs by name, their refusals, and a variant's switches."""
+
+import pytest
+
+from dsv4bench.errors import UsageError
+from dsv4bench.kernels.layout import V4, V41, V41_FP4
+from dsv4bench.workloads.variant import KV_PAIRS, KVPair, Variant, kv_pair
+
+
+def test_the_three_pairs():
+    assert list(KV_PAIRS.values()) == [KVPair(V4, V4), KVPair(V41, V41), KVPair(V41, V41_FP4)]
+    assert [kv_pair(name).name for name in KV_PAIRS] == list(KV_PAIRS) == ["v4", "v41", "v41+fp4"]
+
+
+@pytest.mark.parametrize("text", ["fp4", "fp4+fp4", "fp4+v41"])
+def test_fp4_is_never_a_main_cache(text):
+    with pytest.raises(UsageError, match=r"FP4 is extra-only .*v41\+fp4") as caught:
+        kv_pair(text)
+    assert f"--kv {text}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "near"), [("v42", "v4"), ("v41-fp4", r"v41\+fp4"), ("v41+fp8", r"v41\+fp4")], ids=str)
+def test_an_unknown_pair_names_the_nearest(text, near):
+    with pytest.raises(UsageError, match=f"did you mean '{near}'"):
+        kv_pair(text)
+
+
+def test_switches_carry_command_line_names():
+    variant = Variant(KV_PAIRS["v4"], reuse="off", compressor="torch", graph=True, graph_mode="full", fault="wrong-row")
+    assert variant.switches() == {
+        "kv": "v4",
+        "reuse": "off",
+        "compressor": "torch",
+        "graph": True,
+        "graph-mode": "full",
+        "provider": "torch",
+        "fault": "wrong-row",
+    }
