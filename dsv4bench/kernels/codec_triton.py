@@ -7,6 +7,8 @@ addresses are int64. V4.1 layouts (v41, fp4) expect rows whose values are exact 
 
 from __future__ import annotations
 
+import torch
+
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, INDEX_K, NOPE_DIM, V4, V41, V41_FP4, KVLayout
 
@@ -21,6 +23,16 @@ INDEX_DATA, INDEX_SCALE = tl.constexpr(INDEX_K.data_bytes), tl.constexpr(INDEX_K
 def paged_constants(layout: KVLayout, page_size: int) -> dict[str, str | int]:
     """Return the constexpr arguments LAYOUT, PAGE_SIZE and PAGE_BYTES of a kernel that addresses a paged cache."""
     return {"LAYOUT": layout.name, "PAGE_SIZE": page_size, "PAGE_BYTES": layout.page_bytes(page_size)}
+
+
+def check_cache(cache: torch.Tensor, layout: KVLayout, page_size: int) -> None:
+    """Raise ValueError unless `cache` is a contiguous u8 [pages, page_bytes] of the layout and page size."""
+    width = layout.page_bytes(page_size)
+    if cache.dtype != torch.uint8 or cache.dim() != 2 or cache.shape[1] != width or not cache.is_contiguous():
+        raise ValueError(
+            f"a {layout.name} cache with pages of {page_size} is contiguous uint8 [pages, {width}], not"
+            f" {cache.dtype} {list(cache.shape)} with strides {cache.stride()}"
+        )
 
 
 # ---- single values
@@ -73,15 +85,12 @@ def e2m1_encode(q):
 def e2m1_decode(code):
     """Return the f32 values of e2m1 codes.
 
-    The sign is put in as a bit: a multiplication by -1 would be a select on zero and lose -0.0.
+    Exponent and mantissa, moved to where f32 has them, are 2^-126 times the value, the half as a denormal. The sign
+    goes in as a bit, so that -0.0 keeps it.
     """
     bits = code.to(tl.uint32)
-    mantissa = bits & 1
-    exponent = (bits >> 1) & 3
-    normal = ((exponent + 126) << 23) | (mantissa << 22)
-    half = mantissa * 0x3F000000  # code 1 is 0.5
-    magnitude = tl.where(exponent == 0, half, normal)
-    return (magnitude | ((bits & 8) << 28)).to(tl.float32, bitcast=True)
+    small = ((bits & 7) << 22) | ((bits & 8) << 28)
+    return small.to(tl.float32, bitcast=True) * 8.507059173023462e37  # 2^126
 
 
 @triton.jit
@@ -224,49 +233,63 @@ def store_rows(cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.co
 
 
 @triton.jit
+def _store_bytes(cache_ptr, offsets, live, values):
+    """Write values u8 [R, n] to n bytes from each of the offsets [R]."""
+    byte = tl.arange(0, values.shape[1])[None, :]
+    tl.store(cache_ptr + offsets[:, None] + byte, values, mask=live[:, None])
+
+
+@triton.jit
 def _store_v4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
     """Write 448 e4m3 bytes in 7 tiles, then 64 bf16; the eighth scale byte is padding that nobody writes."""
-    ROWS: tl.constexpr = x.shape[0]
-    codes, scales = quantise_v4(tl.reshape(x, (ROWS * 8, 64)))
+    codes, scales = quantise_v4(tl.reshape(x, (x.shape[0] * 8, 64)))
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V4_DATA, V4_SCALE)
     channel = tl.arange(0, ROW)[None, :]
     nope = live[:, None] & (channel < NOPE)
     tail = live[:, None] & (channel >= NOPE)
     tail_ptr = (cache_ptr + data + NOPE).to(tl.pointer_type(tl.bfloat16))
-    tl.store(cache_ptr + data[:, None] + channel, tl.reshape(codes, (ROWS, ROW)), mask=nope)
+    tl.store(cache_ptr + data[:, None] + channel, tl.reshape(codes, x.shape), mask=nope)
     tl.store(tail_ptr[:, None] + (channel - NOPE), x.to(tl.bfloat16), mask=tail)
     tile = tl.arange(0, 8)[None, :]
-    tl.store(cache_ptr + scale[:, None] + tile, tl.reshape(scales, (ROWS, 8)), mask=live[:, None] & (tile < 7))
+    tl.store(cache_ptr + scale[:, None] + tile, tl.reshape(scales, (x.shape[0], 8)), mask=live[:, None] & (tile < 7))
 
 
 @triton.jit
 def _store_v41(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
-    ROWS: tl.constexpr = x.shape[0]
-    codes, scales = quantise_v41(tl.reshape(x, (ROWS * 16, 32)))
+    codes, scales = quantise_v41(tl.reshape(x, (x.shape[0] * 16, 32)))
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE)
-    channel = tl.arange(0, ROW)[None, :]
-    tile = tl.arange(0, 16)[None, :]
-    tl.store(cache_ptr + data[:, None] + channel, tl.reshape(codes, (ROWS, ROW)), mask=live[:, None])
-    tl.store(cache_ptr + scale[:, None] + tile, tl.reshape(scales, (ROWS, 16)), mask=live[:, None])
+    _store_bytes(cache_ptr, data, live, tl.reshape(codes, x.shape))
+    _store_bytes(cache_ptr, scale, live, tl.reshape(scales, (x.shape[0], 16)))
 
 
 @triton.jit
 def _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
-    ROWS: tl.constexpr = x.shape[0]
-    codes, scales = quantise_fp4(tl.reshape(x, (ROWS * 32, 16)))
+    codes, scales = quantise_fp4(tl.reshape(x, (x.shape[0] * 32, 16)))
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE)
-    byte = tl.arange(0, FP4_DATA)[None, :]
-    tile = tl.arange(0, 32)[None, :]
-    packed = pack_nibbles(tl.reshape(codes, (ROWS, ROW)))
-    tl.store(cache_ptr + data[:, None] + byte, packed, mask=live[:, None])
-    tl.store(cache_ptr + scale[:, None] + tile, tl.reshape(scales, (ROWS, 32)), mask=live[:, None])
+    _store_bytes(cache_ptr, data, live, pack_nibbles(tl.reshape(codes, x.shape)))
+    _store_bytes(cache_ptr, scale, live, tl.reshape(scales, (x.shape[0], 32)))
 
 
 @triton.jit
 def store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE: tl.constexpr):
     """Write payload u8 [R, 64] and scales u8 [R, 4] into index slots [R]; rows not `live` [R] write nothing."""
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_SIZE * (INDEX_DATA + INDEX_SCALE), INDEX_DATA, INDEX_SCALE)
-    byte = tl.arange(0, INDEX_DATA)[None, :]
-    tile = tl.arange(0, INDEX_SCALE)[None, :]
-    tl.store(cache_ptr + data[:, None] + byte, payload, mask=live[:, None])
-    tl.store(cache_ptr + scale[:, None] + tile, scales, mask=live[:, None])
+    _store_bytes(cache_ptr, data, live, payload)
+    _store_bytes(cache_ptr, scale, live, scales)
+
+
+@triton.jit
+def store_compressed_rows(
+    cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr
+):
+    """Store rotated rows f32 [R, 512], exact in bf16, as a compressor does: fake-quantised first, except for FP4."""
+    if LAYOUT != "fp4":
+        x = fake_quant_kv(x)
+    store_rows(cache_ptr, slots, live, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+
+
+@triton.jit
+def pack_index_rows(x):
+    """Return payload u8 [R, 64] and scales u8 [R, 4] of f32 rows [R, 128] that `fake_quant_index` made."""
+    codes, scales = quantise_index(tl.reshape(x, (x.shape[0] * 4, 32)))
+    return pack_nibbles(tl.reshape(codes, x.shape)), tl.reshape(scales, (x.shape[0], 4))

@@ -43,17 +43,13 @@ def rotate_tail(x, freqs_ptr, positions, live, INVERSE: tl.constexpr):
     Table rows hold cosine and sine interleaved; rows that are not `live` come back as they are. The order of the FMAs
     is pinned, re = fma(a, c, -(b * s)), im = fma(a, s, b * c), so that no compiler's contraction can change a bit.
     """
-    ROWS: tl.constexpr = x.shape[0]
-    WIDTH: tl.constexpr = x.shape[1]
-    PAIRS: tl.constexpr = WIDTH // 2
-    channel = tl.arange(0, WIDTH)[None, :] - (WIDTH - ROPE)
+    channel = tl.arange(0, x.shape[1])[None, :] - (x.shape[1] - ROPE)
     rotated = live[:, None] & (channel >= 0)
     table = tl.load(freqs_ptr + positions.to(tl.int64)[:, None] * ROPE + channel, mask=rotated, other=0.0)
-    a, b = tl.split(tl.reshape(x, (ROWS, PAIRS, 2)))
-    c, s = tl.split(tl.reshape(table, (ROWS, PAIRS, 2)))
+    a, b = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
+    c, s = tl.split(tl.reshape(table, (x.shape[0], x.shape[1] // 2, 2)))
     if INVERSE:
-        s = s * -1.0  # not -s: the interpreter's negation loses the sign of zero
+        s = s * -1.0  # not -s: triton 3.6 takes that as 0 - s, which loses -0.0
     re = tl.fma(a, c, b * s * -1.0)
     im = tl.fma(a, s, b * c)
-    turned = tl.reshape(tl.join(re, im), (ROWS, WIDTH))
-    return tl.where(rotated, turned, x)
+    return tl.where(rotated, tl.reshape(tl.join(re, im), x.shape), x)

@@ -1,0 +1,178 @@
+"""Dequantise rows of a paged KV cache into bf16 (specification 2.2, 2.3, 3.9).
+
+Row i of `out` [n, 1, 512] is the row of slot ids[i]: code times scale for every channel, except that V4's 64 rotated
+channels are bf16 already and copied. The result is exact in bf16 for every finite code (-0.0 and NaN kept), so every
+provider must agree bit for bit. Ids must be valid; the stride of out's rows is free, as it may be part of a workspace.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsv4bench.kernels import codec
+from dsv4bench.kernels.codec_triton import (
+    FP4_DATA,
+    FP4_SCALE,
+    NOPE,
+    ROW,
+    V4_DATA,
+    V4_SCALE,
+    V41_DATA,
+    V41_SCALE,
+    check_cache,
+    e2m1_decode,
+    e4m3_decode,
+    paged_constants,
+    slot_offsets,
+    ue8m0_decode,
+    unpack_nibbles,
+)
+from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.jit import tl, triton
+from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, V4, KVLayout
+
+LAUNCH = {"v4": (8, 4), "v41": (8, 4), "fp4": (4, 2)}  # rows of a program and its warps
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rows to read, the layout's name, slots of a page, pages of the cache, bits of an id."""
+
+    rows: int
+    layout: str
+    page_size: int = 256
+    pages: int = 3
+    id_bits: int = 64
+
+
+def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
+    """Make a cache of random bytes, random ids and an output."""
+    layout, device = LAYOUTS[shape.layout], generator.device
+    size = (shape.pages, layout.page_bytes(shape.page_size))
+    ids = torch.randint(0, shape.pages * shape.page_size, (shape.rows,), generator=generator, device=device)
+    return {
+        "cache": torch.randint(0, 256, size, generator=generator, device=device, dtype=torch.uint8),
+        "ids": ids.to(torch.int32) if shape.id_bits == 32 else ids,
+        "page_size": shape.page_size,
+        "layout": layout,
+        "out": torch.empty(shape.rows, 1, HEAD_DIM, device=device, dtype=torch.bfloat16),
+    }
+
+
+def reference(cache: torch.Tensor, ids: torch.Tensor, page_size: int, layout: KVLayout, out: torch.Tensor) -> None:
+    """Read the bytes of each slot and decode them."""
+    data, scales = codec.read_rows(cache, ids, page_size, layout)
+    out.copy_(codec.dequantise(data, scales, layout).unsqueeze(1))
+
+
+def cost(tensors: Tensors) -> Cost:
+    """One multiplication a channel; reads an id and a row's codes and scales, writes 512 bf16."""
+    layout, rows = tensors["layout"], tensors["ids"].numel()
+    unused = 1 if layout == V4 else 0  # the pad byte of the scales
+    read = layout.row_bytes - unused + tensors["ids"].element_size()
+    return Cost(rows * HEAD_DIM, rows * read, rows * HEAD_DIM * 2)
+
+
+@triton.jit
+def _dequant(
+    cache_ptr,
+    ids_ptr,
+    out_ptr,
+    n,
+    out_stride,
+    LAYOUT: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    PAGE_BYTES: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    live = row < n
+    slots = tl.load(ids_ptr + row, mask=live, other=0)
+    out_rows = out_ptr + row[:, None] * out_stride
+    if LAYOUT == "v4":
+        _dequant_v4(cache_ptr, slots, live, out_rows, PAGE_SIZE, PAGE_BYTES)
+    elif LAYOUT == "v41":
+        _dequant_v41(cache_ptr, slots, live, out_rows, PAGE_SIZE, PAGE_BYTES)
+    else:
+        tl.static_assert(LAYOUT == "fp4", "a layout is v4, v41 or fp4")
+        _dequant_fp4(cache_ptr, slots, live, out_rows, PAGE_SIZE, PAGE_BYTES)
+
+
+@triton.jit
+def _scaled(values, scales):
+    """Multiply values [R, 512] by scales [R, tiles], each for its tile, and round to bf16."""
+    tiles = tl.reshape(values, (scales.shape[0], scales.shape[1], ROW // scales.shape[1]))
+    return tl.reshape(tiles * scales[:, :, None], values.shape).to(tl.bfloat16)
+
+
+@triton.jit
+def _dequant_v4(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V4_DATA, V4_SCALE)
+    channel = tl.arange(0, ROW)[None, :]
+    tile = tl.arange(0, 8)[None, :]
+    nope = live[:, None] & (channel < NOPE)
+    codes = tl.load(cache_ptr + data[:, None] + channel, mask=nope, other=0)
+    scales = tl.load(cache_ptr + scale[:, None] + tile, mask=live[:, None] & (tile < 7), other=0)
+    tl.store(out_rows + channel, _scaled(e4m3_decode(codes), ue8m0_decode(scales)), mask=nope)
+    tail = tl.arange(0, ROW - NOPE)[None, :]
+    tail_ptr = (cache_ptr + data + NOPE).to(tl.pointer_type(tl.bfloat16))
+    tl.store(out_rows + NOPE + tail, tl.load(tail_ptr[:, None] + tail, mask=live[:, None]), mask=live[:, None])
+
+
+@triton.jit
+def _dequant_v41(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE)
+    channel = tl.arange(0, ROW)[None, :]
+    tile = tl.arange(0, 16)[None, :]
+    codes = tl.load(cache_ptr + data[:, None] + channel, mask=live[:, None], other=0)
+    scales = tl.load(cache_ptr + scale[:, None] + tile, mask=live[:, None], other=0)
+    tl.store(out_rows + channel, _scaled(e4m3_decode(codes), ue8m0_decode(scales)), mask=live[:, None])
+
+
+@triton.jit
+def _dequant_fp4(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    """Even and odd channels are joined in registers, before one contiguous store."""
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE)
+    byte = tl.arange(0, FP4_DATA)[None, :]
+    tile = tl.arange(0, 32)[None, :]
+    packed = tl.load(cache_ptr + data[:, None] + byte, mask=live[:, None], other=0)
+    scales = tl.load(cache_ptr + scale[:, None] + tile, mask=live[:, None], other=0)
+    values = _scaled(e2m1_decode(unpack_nibbles(packed)), e4m3_decode(scales))
+    tl.store(out_rows + tl.arange(0, ROW)[None, :], values, mask=live[:, None])
+
+
+def build_triton(tensors: Tensors) -> Call:
+    """Return the launch of the Triton kernel; several rows a program."""
+    cache, ids, out = tensors["cache"], tensors["ids"], tensors["out"]
+    layout: KVLayout = tensors["layout"]
+    check_cache(cache, layout, tensors["page_size"])
+    if out.stride(-1) != 1:
+        raise ValueError(f"the channels of out must lie side by side, not {out.stride(-1)} apart")
+    rows, warps = LAUNCH[layout.name]
+    grid = (triton.cdiv(ids.numel(), rows),)
+    constants = paged_constants(layout, tensors["page_size"])
+
+    def launch() -> None:
+        if ids.numel():
+            _dequant[grid](cache, ids, out, ids.numel(), out.stride(0), **constants, ROWS=rows, num_warps=warps)
+
+    return launch
+
+
+KERNEL = Kernel(
+    name="dequant",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    outputs={"out": EXACT},
+    examples=(
+        Shape(37, "v4"),
+        Shape(37, "v41", page_size=128, id_bits=32),
+        Shape(37, "fp4", page_size=64),
+        Shape(1, "fp4", pages=1),
+    ),
+    providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+)

@@ -1,0 +1,155 @@
+"""Norm, rotate and quantise rows into the sliding-window cache (specification 3.2).
+
+y = kv / sqrt(mean(kv^2) + eps) * weight in f32, for rows of 512. V4 rotates the last 64 channels of the f32 row and
+rounds them to bf16 once, at the store. The V4.1 layouts round y to bf16, rotate, round again and quantise the whole
+row. Row i is turned by row positions[i] of the table and goes to slot loc[i]; rows with loc < 0 are skipped, slot 0 is
+a slot like others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsv4bench.kernels import codec
+from dsv4bench.kernels.codec_triton import check_cache, paged_constants, store_rows
+from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.jit import tl, triton
+from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, V4, KVLayout
+from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
+
+PROGRAM_ROWS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rows, the layout's name, slots of a page, and every how many rows one is skipped (0: none)."""
+
+    rows: int
+    layout: str
+    page_size: int = 256
+    skip_every: int = 0
+
+
+def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
+    """Make rows that are a column slice of a wider tensor, weights, a table of rotations, slots and a random cache."""
+    layout, device = LAYOUTS[shape.layout], generator.device
+    pages = -(-shape.rows // shape.page_size) + 1
+    size = (pages, layout.page_bytes(shape.page_size))
+    loc = torch.randperm(pages * shape.page_size, generator=generator, device=device)[: shape.rows].to(torch.int32)
+    if shape.skip_every:
+        loc[:: shape.skip_every] = -1
+    angles = torch.rand(4096, ROPE_DIM // 2, generator=generator, device=device) * 6.2832
+    return {
+        "kv": torch.randn(shape.rows, 2 * HEAD_DIM, generator=generator, device=device).bfloat16()[:, HEAD_DIM:],
+        "weight": (torch.rand(HEAD_DIM, generator=generator, device=device) + 0.5).bfloat16(),
+        "eps": 1e-20,
+        "freqs": torch.stack([angles.cos(), angles.sin()], -1).flatten(1),
+        "positions": torch.randint(0, 4096, (shape.rows,), generator=generator, device=device),
+        "loc": loc,
+        "cache": torch.randint(0, 256, size, generator=generator, device=device, dtype=torch.uint8),
+        "page_size": shape.page_size,
+        "layout": layout,
+    }
+
+
+def reference(
+    kv: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    freqs: torch.Tensor,
+    positions: torch.Tensor,
+    loc: torch.Tensor,
+    cache: torch.Tensor,
+    page_size: int,
+    layout: KVLayout,
+) -> None:
+    """Norm, rotate and quantise the rows that have a slot."""
+    live = loc >= 0
+    y = codec.rms_norm(kv[live], weight, eps)
+    if layout != V4:
+        y = y.bfloat16()
+    y = codec.rotate_tail(y, freqs, positions[live])
+    if layout != V4:
+        y = y.bfloat16().float()
+    codec.write_rows(cache, loc[live], codec.quantise(y, layout), page_size, layout)
+
+
+def cost(tensors: Tensors) -> Cost:
+    """Count the rows that have a slot.
+
+    Four operations a channel for the norm, one for the quantiser, six a rotated pair; reads rows, positions and slots,
+    each table row that is used and the weight once, writes the slots.
+    """
+    layout, live = tensors["layout"], tensors["loc"] >= 0
+    rows, table_rows = int(live.sum()), tensors["positions"][live].unique().numel()
+    read = rows * (HEAD_DIM * 2 + 8) + live.numel() * 4 + table_rows * ROPE_DIM * 4 + HEAD_DIM * 2
+    written = layout.row_bytes - (1 if layout == V4 else 0)  # nobody writes V4's pad byte
+    return Cost(rows * (HEAD_DIM * 5 + ROPE_DIM * 3), read, rows * written)
+
+
+@triton.jit
+def _norm_rope_store(
+    kv_ptr,
+    weight_ptr,
+    eps,
+    freqs_ptr,
+    positions_ptr,
+    loc_ptr,
+    cache_ptr,
+    n,
+    kv_stride,
+    LAYOUT: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    PAGE_BYTES: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    slots = tl.load(loc_ptr + row, mask=row < n, other=-1)
+    live = slots >= 0
+    positions = tl.load(positions_ptr + row, mask=live, other=0)
+    weight = tl.load(weight_ptr + tl.arange(0, 512)).to(tl.float32)
+    y = rms_norm(load_rows(kv_ptr, row, kv_stride, live, 512), weight, eps)
+    if LAYOUT != "v4":
+        y = round_bf16(y)
+    y = rotate_tail(y, freqs_ptr, positions, live, False)
+    if LAYOUT != "v4":
+        y = round_bf16(y)
+    store_rows(cache_ptr, slots, live, y, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+
+
+def build_triton(tensors: Tensors) -> Call:
+    """Return the launch of the Triton kernel: four rows a program, one warp each."""
+    kv, weight, eps, cache, layout = (tensors[name] for name in ("kv", "weight", "eps", "cache", "layout"))
+    freqs, positions, loc = tensors["freqs"], tensors["positions"], tensors["loc"]
+    check_cache(cache, layout, tensors["page_size"])
+    if kv.stride(-1) != 1:
+        raise ValueError(f"the channels of kv must lie side by side, not {kv.stride(-1)} apart")
+    rows = kv.shape[0]
+    constants = paged_constants(layout, tensors["page_size"])
+    grid = (triton.cdiv(rows, PROGRAM_ROWS),)
+
+    def launch() -> None:
+        if rows:
+            _norm_rope_store[grid](
+                kv, weight, eps, freqs, positions, loc, cache, rows, kv.stride(0), **constants, ROWS=PROGRAM_ROWS
+            )
+
+    return launch
+
+
+KERNEL = Kernel(
+    name="norm_rope_store",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    outputs={"cache": Tolerance(share=0.999, because="the order of the sum of squares is free (specification 3.2)")},
+    examples=(
+        Shape(21, "v4", skip_every=5),
+        Shape(21, "v41", page_size=64, skip_every=4),
+        Shape(21, "fp4", page_size=128),
+    ),
+    providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+)

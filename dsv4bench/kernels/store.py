@@ -1,0 +1,144 @@
+"""Quantise rows into a paged KV cache (specification 3.1).
+
+Row i of `x` [T, 512] bf16 is written to slot loc[i] by the rule of the layout: V4 quantises the first 448 channels and
+copies the last 64, the V4.1 layouts quantise all 512. Given `freqs` and `positions`, the last 64 channels are rotated
+first and rounded to bf16. Every slot must be valid; only the addressed rows change, and no padding byte does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsv4bench.kernels import codec
+from dsv4bench.kernels.codec_triton import check_cache, paged_constants, store_rows
+from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.jit import tl, triton
+from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, V4, KVLayout
+from dsv4bench.kernels.row_triton import load_rows, rotate_tail, round_bf16
+
+PROGRAM_ROWS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rows to write, the layout's name, slots of a page, whether rows are rotated first, pages beyond those needed."""
+
+    rows: int
+    layout: str
+    page_size: int = 256
+    rotate: bool = False
+    spare_pages: int = 1
+
+
+def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
+    """Make random rows, distinct slots, a table of rotations where wanted, and a cache of random bytes."""
+    layout, device = LAYOUTS[shape.layout], generator.device
+    pages = -(-shape.rows // shape.page_size) + shape.spare_pages
+    size = (pages, layout.page_bytes(shape.page_size))
+    slots = torch.randperm(pages * shape.page_size, generator=generator, device=device)
+    angles = torch.rand(4096, ROPE_DIM // 2, generator=generator, device=device) * 6.2832
+    positions = torch.randint(0, 4096, (shape.rows,), generator=generator, device=device)
+    return {
+        "x": torch.randn(shape.rows, HEAD_DIM, generator=generator, device=device).bfloat16(),
+        "loc": slots[: shape.rows],
+        "freqs": torch.stack([angles.cos(), angles.sin()], -1).flatten(1) if shape.rotate else None,
+        "positions": positions if shape.rotate else None,
+        "cache": torch.randint(0, 256, size, generator=generator, device=device, dtype=torch.uint8),
+        "page_size": shape.page_size,
+        "layout": layout,
+    }
+
+
+def reference(
+    x: torch.Tensor,
+    loc: torch.Tensor,
+    freqs: torch.Tensor | None,
+    positions: torch.Tensor | None,
+    cache: torch.Tensor,
+    page_size: int,
+    layout: KVLayout,
+) -> None:
+    """Rotate and round where asked, quantise, write."""
+    rows = x.float()
+    if freqs is not None and positions is not None:
+        rows = codec.rotate_tail(rows, freqs, positions).bfloat16().float()
+    codec.write_rows(cache, loc, codec.quantise(rows, layout), page_size, layout)
+
+
+def cost(tensors: Tensors) -> Cost:
+    """One multiplication a channel, six operations a rotated pair; reads rows, slots, table rows; writes slots."""
+    rows, layout = tensors["x"].shape[0], tensors["layout"]
+    written = layout.row_bytes - (1 if layout == V4 else 0)  # nobody writes V4's pad byte
+    flops, read = rows * HEAD_DIM, rows * (HEAD_DIM * 2 + 8)
+    if tensors["positions"] is not None:
+        flops += rows * ROPE_DIM * 3
+        read += rows * 8 + tensors["positions"].unique().numel() * ROPE_DIM * 4
+    return Cost(flops, read, rows * written)
+
+
+@triton.jit
+def _store(
+    x_ptr,
+    loc_ptr,
+    freqs_ptr,
+    positions_ptr,
+    cache_ptr,
+    n,
+    x_stride,
+    ROTATE: tl.constexpr,
+    LAYOUT: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    PAGE_BYTES: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    live = row < n
+    slots = tl.load(loc_ptr + row, mask=live, other=0)
+    x = load_rows(x_ptr, row, x_stride, live, 512)
+    if ROTATE:
+        positions = tl.load(positions_ptr + row, mask=live, other=0)
+        x = round_bf16(rotate_tail(x, freqs_ptr, positions, live, False))
+    store_rows(cache_ptr, slots, live, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+
+
+def build_triton(tensors: Tensors) -> Call:
+    """Return the launch of the Triton kernel: four rows a program, one warp each."""
+    x, loc, cache, layout = tensors["x"], tensors["loc"], tensors["cache"], tensors["layout"]
+    freqs, positions = tensors["freqs"], tensors["positions"]
+    check_cache(cache, layout, tensors["page_size"])
+    rotate = freqs is not None
+    if rotate != (positions is not None):
+        raise ValueError("freqs and positions come together or not at all")
+    rows = x.shape[0]
+    constants = paged_constants(layout, tensors["page_size"])
+    grid = (triton.cdiv(rows, PROGRAM_ROWS),)
+
+    def launch() -> None:
+        if rows:
+            _store[grid](
+                x, loc, freqs, positions, cache, rows, x.stride(0), rotate, **constants, ROWS=PROGRAM_ROWS, num_warps=4
+            )
+
+    return launch
+
+
+KERNEL = Kernel(
+    name="store",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    outputs={
+        "cache": Tolerance(because="the specification says bit-exact; the order of the rotation's FMAs is pinned")
+    },
+    examples=(
+        Shape(19, "v4"),
+        Shape(19, "v41", page_size=64),
+        Shape(19, "fp4", page_size=128),
+        Shape(9, "v41", rotate=True),
+        Shape(9, "fp4", page_size=2, rotate=True),
+    ),
+    providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+)
