@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 
@@ -79,6 +79,7 @@ class PrefillOptions:
 
 def prefill_options(typed: PrefillArguments) -> PrefillOptions:
     """Return what `typed` means on this machine; UsageError, one line, for anything impossible."""
+    typed = _filled(typed)
     device = resolve_device(typed.device)
     quick = typed.quick or (device == "cpu" and typed.samples is None)
     divide = CPU_DIVIDE if typed.requests and device == "cpu" else 1
@@ -104,6 +105,13 @@ def prefill_options(typed: PrefillArguments) -> PrefillOptions:
         fault=word_axis("--fault", typed.fault, FAULTS)[0] if typed.fault else None,
         notes=_notes(typed, device, divide, quick),
     )
+
+
+def _filled(typed: PrefillArguments) -> PrefillArguments:
+    """Return `typed` with the default of every field that was left empty."""
+    default = PrefillArguments()
+    empty = [field.name for field in fields(typed) if getattr(typed, field.name) in ("", [], (), None)]
+    return replace(typed, **{name: getattr(default, name) for name in empty})
 
 
 def resolve_device(text: str) -> str:

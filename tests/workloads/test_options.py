@@ -45,6 +45,12 @@ def test_defaults_on_a_cpu(without_cuda):
     )
 
 
+@pytest.mark.parametrize("empty", ["", [], ()], ids=["text", "list", "tuple"])
+def test_what_is_left_empty_takes_its_default(without_cuda, empty):
+    names = ("batch", "extend", "chunk", "graph_mode", "reuse", "kv", "compressor", "provider", "geometry")
+    assert options(**dict.fromkeys(names, empty), dep_simulated=empty) == options()
+
+
 def test_what_is_typed_is_no_default(without_cuda):
     found = options(geometry="v41-flash", extend="16", prefix="0", samples=5)
     assert (found.geometry, found.extend, found.prefix) == ((V41_FLASH,), (16,), (0,))
@@ -109,7 +115,7 @@ def test_switches_of_several_values():
         ({"chunk": "0"}, "--chunk 0: expected at least 1"),
         ({"kv": "fp4"}, "FP4 is extra-only"),
         ({"kv": "v41,v5"}, "--kv v5: no such KV pair (did you mean 'v4"),
-        ({"kv": ""}, "--kv : no such KV pair"),
+        ({"kv": [""]}, "--kv : no such KV pair"),
         ({"provider": "tritn"}, "did you mean 'triton'"),
         ({"provider": "triton"}, "--provider triton: needs a CUDA device; on a CPU `python -m pytest tests/kernels`"),
         ({"reuse": "maybe"}, "--reuse maybe: not known"),
