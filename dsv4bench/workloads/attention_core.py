@@ -95,26 +95,16 @@ def _fill_workspace(step: Step, kind: LayerKind, forward: Forward, gather: Gathe
 
 
 def _fill_head(step: Step, kind: LayerKind, gather: Gather, total: int) -> torch.Tensor:
-    assert kind.kv_source is not None
-    cache, fault = step.pools.compressed[kind.kv_source], step.variant.fault
+    fault = step.variant.fault if step.variant.reuse == "on" else None  # planted in the reuse that is under test
     if step.variant.reuse == "off":
         workspace, filled = step.kv_buffer.get(total), False
-        fault = None  # faults are planted in the reuse that is under test
     else:
-        pointer = 0 if fault == "stale-head" else cache.data_ptr()
+        pointer = 0 if fault == "stale-head" else step.compressed(kind)["cache"].data_ptr()
         workspace, filled = step.kv_buffer.get_with_head(total, (pointer, gather.ids.data_ptr(), gather.rows))
     head = workspace[: gather.rows]
     if not filled:
-        step.ops.run(
-            kind,
-            "dequant_compressed",
-            "dequant",
-            cache=cache,
-            ids=gather.ids.roll(1) if fault == "wrong-row" else gather.ids,
-            page_size=FULL_PAGE // kind.ratio,
-            layout=step.pools.compressed_layout,
-            out=head,
-        )
+        ids = gather.ids.roll(1) if fault == "wrong-row" else gather.ids
+        step.ops.run(kind, "dequant_compressed", "dequant", ids=ids, out=head, **step.compressed(kind))
     elif step.observer is not None:
         step.observer.reused_head(step, kind, gather, head)
     if fault == "extra-copy":

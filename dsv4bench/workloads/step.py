@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -79,11 +79,22 @@ class Step:
 
     def pieces(self, rows: int) -> list[Piece]:
         """Return the pieces of a step over the first `rows` rows of the buffers."""
-        first = self.geometry.layers[0]
-        found = [Piece("input", "segment", partial(_input, self, first, rows))]
-        for kind in self.geometry.layers:
-            found += _layer_pieces(self, kind, rows)
-        return found
+        return [piece for kind in self.geometry.layers for piece in self.layer(kind, rows)]
+
+    def layer(self, kind: LayerKind, rows: int) -> list[Piece]:
+        """Return the pieces of one layer over the first `rows` rows; layer 0 takes in the hidden states first."""
+        return _layer_pieces(self, kind, rows)
+
+    def compressed(self, kind: LayerKind) -> dict[str, Any]:
+        """Return what a dequant of a layer's compressed rows reads: cache, page size and layout."""
+        assert kind.kv_source is not None
+        cache = self.pools.compressed[kind.kv_source]
+        return {"cache": cache, "page_size": FULL_PAGE // kind.ratio, "layout": self.pools.compressed_layout}
+
+    def poison(self) -> None:
+        """Fill buffers and workspace with NaN, so that what is read before it is written shows."""
+        self.buffers.poison()
+        self.kv_buffer.poison()
 
     def output(self, rows: int) -> torch.Tensor:
         """Return the residual stream [rows, hidden] after the last layer."""
@@ -94,7 +105,8 @@ def _layer_pieces(step: Step, kind: LayerKind, rows: int) -> list[Piece]:
     def piece(name: str, where: Literal["segment", "break"], run: Callable[[Step, LayerKind, int], None]) -> Piece:
         return Piece(f"layer {kind.layer} {name}", where, partial(run, step, kind, rows))
 
-    found = [piece("project", "segment", _project)]
+    found = [piece("input", "segment", _input)] if kind.layer == 0 else []
+    found.append(piece("project", "segment", _project))
     if kind.owns_kv or kind.owns_index:
         found.append(piece("source projections", "break", sources.project))
     if kind.owns_kv:

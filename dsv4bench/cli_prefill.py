@@ -1,0 +1,146 @@
+"""What `dsv4bench prefill` does after parsing: plan, refuse what cannot be, run, keep, print."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK
+from dsv4bench.cli_progress import progress
+from dsv4bench.dashboards import tables
+from dsv4bench.dashboards.plan_table import plan_table
+from dsv4bench.errors import UsageError
+from dsv4bench.profiling import sweep
+from dsv4bench.profiling.session import Session, open_session
+from dsv4bench.results.compare import compare, pairs
+from dsv4bench.results.record import Record
+from dsv4bench.results.store import Store, finished_keys, open_store, read_records, resume_store, run_directory
+from dsv4bench.workloads.cells import Group, cells
+from dsv4bench.workloads.dry_run import Planned, planned
+from dsv4bench.workloads.memory import free_bytes, refuse_too_large
+from dsv4bench.workloads.options import PrefillArguments, PrefillOptions, prefill_options
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for."""
+
+    typed: PrefillArguments
+    out: Path | None
+    resume: Path | None
+    dry_run: bool
+    form: str
+    quiet: bool
+
+
+def run_prefill(request: Request) -> int:
+    """Run the command and return its exit code."""
+    if request.out and request.resume:
+        raise UsageError(f"--out {request.out}: --resume {request.resume} already says where records go")
+    options = prefill_options(request.typed)
+    plan = cells(options)
+    if request.dry_run:
+        _print_plan(plan, options, request.form)
+        return OK
+    refuse_too_large(plan, free_bytes(options.device))
+    done = frozenset(finished_keys(request.resume)) if request.resume else frozenset[str]()
+    session = open_session(options.device, options.samples, options.quick, ("dsv4bench", *sys.argv[1:]), options.notes)
+    with _store(request) as store:
+        code = _run(plan, session, store, done, request.quiet)
+        return code or _print(store, plan, session, request.form)
+
+
+def _store(request: Request) -> Store:
+    if request.resume:
+        return resume_store(request.resume)
+    return open_store(request.out or run_directory("prefill"))
+
+
+def _run(plan: Sequence[Group], session: Session, store: Store, done: frozenset[str], quiet: bool) -> int:
+    """Run the plan, keeping each group's records at once; return 0, or 130 after Ctrl-C."""
+    kept = 0
+    try:
+        with progress(len(plan), quiet) as report:
+            for records in sweep.run(plan, session, done, report):
+                for record in records:
+                    store.append(record)
+                kept += len(records)
+    except KeyboardInterrupt:
+        _tell(f"interrupted: {kept} new records are kept in {store.directory}; go on with")
+        _tell(f"  {resume_command(sys.argv[1:], store.directory)}")
+        return INTERRUPTED
+    return OK
+
+
+def resume_command(arguments: Sequence[str], directory: Path) -> str:
+    """Return the command that goes on with an interrupted run: the same one, with --resume in place of --out."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if not skip and argument not in ("--out", "--resume") and not argument.startswith(("--out=", "--resume=")):
+            kept.append(argument)
+        skip = not skip and argument in ("--out", "--resume")
+    return shlex.join(["dsv4bench", *kept, "--resume", str(directory)])
+
+
+def _print(store: Store, plan: Sequence[Group], session: Session, form: str) -> int:
+    """Print the records of this plan, those of an earlier run included, and return the exit code."""
+    wanted = {cell.key(session.commit) for group in plan for cell in group}
+    records = [record for record in read_records(store.directory).records if record.key in wanted]
+    tables.show(records, form, sys.stdout)
+    _tell(f"records: {store.directory}")
+    return exit_code(records)
+
+
+def exit_code(records: Sequence[Record]) -> int:
+    """Return the code that the records of a run earn; the gravest one counts."""
+    if any(record.status in ("failed", "wrong") for record in records) or _something_added(records):
+        return FAILED
+    if not any(record.status == "ok" for record in records):
+        return NOTHING
+    return INCOMPLETE if any(_incomplete(record) for record in records) else OK
+
+
+def _something_added(records: Sequence[Record]) -> bool:
+    """Return whether reuse launched anything more than its before."""
+    return any(compare(pair).added for pair in pairs(records, "reuse", "off", "on"))
+
+
+def _incomplete(record: Record) -> bool:
+    coverage = record.coverage or {}
+    return bool(coverage.get("unattributed") or coverage.get("ambiguous") or coverage.get("disagreement"))
+
+
+def _print_plan(plan: Sequence[Group], options: PrefillOptions, form: str) -> None:
+    if form in ("json", "jsonl"):
+        raise UsageError(f"--format {form}: a plan is a table; expected table, md or csv")
+    rows = [one for group in plan for one in planned(group, options.samples)]
+    refused = sorted({reason for row in rows for reason in row.refusals})
+    notes = [*options.notes, *(f"the graph refuses: {reason}" for reason in refused)]
+    tables.show_tables([plan_table([_plain(row) for row in rows], notes)], form, sys.stdout)
+
+
+def _plain(row: Planned) -> dict[str, Any]:
+    variant, load = row.cell.variant, row.cell.load
+    return {
+        "requests": len(load.requests),
+        "rows": row.rows,
+        "forwards": row.forwards,
+        "prefix": "mixed" if load.prefix is None else load.prefix,
+        "mode": variant.graph_mode if variant.graph else "eager",
+        "reuse": variant.reuse,
+        "kv": variant.kv.name,
+        "compressor": variant.compressor,
+        "step_ns": row.step_ns,
+        "cell_ns": row.cell_ns,
+        "memory_bytes": row.memory.total_bytes,
+    }
+
+
+def _tell(*lines: str) -> None:
+    for line in lines:
+        print(line, file=sys.stderr)

@@ -1,0 +1,144 @@
+"""Counts of one forward: calls on any device, device operations on a GPU, aten operations on a CPU.
+
+An eager step on a GPU is counted by torch.profiler. In a graph the capture ledger counts the segments, and the
+profiler, over one replay, the breaks. On a CPU calls and aten operations are counted while the pieces run.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from dsv4bench.profiling.aten import AtenCounter
+from dsv4bench.profiling.capture import Captured, Listeners, run_pieces
+from dsv4bench.profiling.capture_ledger import METHOD as CAPTURE_METHOD
+from dsv4bench.profiling.capture_ledger import CaptureLedger
+from dsv4bench.profiling.graph_nodes import GraphNodes
+from dsv4bench.profiling.ledger import DEVICE_METRICS, CallLedger, Ledger, Row, Where
+from dsv4bench.profiling.profiler import profile_counts
+from dsv4bench.ranges import RecordFunction, Several, Silent
+from dsv4bench.workloads.step import Piece, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows for a record, how complete they are, and one sentence where two sources disagree."""
+
+    rows: list[Row]
+    coverage: dict[str, Any] | None
+    disagreement: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that ran has a range and all sources agree."""
+        left = 0 if self.coverage is None else self.coverage["unattributed"] + self.coverage["ambiguous"]
+        return left == 0 and self.disagreement is None
+
+
+def count_on_cpu(step: Step, pieces: Sequence[Piece], eager: bool) -> Counts:
+    """Run the pieces once and count calls and aten operations; `eager` files them all under "eager"."""
+    ledger = Ledger()
+    calls, aten = CallLedger(ledger), AtenCounter(ledger)
+
+    def hear(kind: Where) -> None:
+        where: Where = "eager" if eager else kind
+        calls.hear(where)
+        aten.hear(where)
+
+    step.ops.mark = Several(calls, aten)
+    try:
+        with aten:
+            run_pieces(pieces, hear)
+    finally:
+        step.ops.mark = Silent()
+    return Counts(ledger.rows(), None)
+
+
+def count_eager(step: Step, pieces: Sequence[Piece]) -> Counts:
+    """Run the pieces once under the profiler of a GPU and count calls and device operations."""
+    ledger = Ledger()
+    calls = CallLedger(ledger)
+    calls.hear("eager")
+    step.ops.mark = Several(RecordFunction(), calls)
+    try:
+        found = profile_counts(lambda: run_pieces(pieces), "cuda")
+    finally:
+        step.ops.mark = Silent()
+    ledger.merge(found.ledger)
+    return Counts(ledger.rows(), asdict(found.coverage))
+
+
+class GraphCounter:
+    """Listens while a step's graph is captured; then profiles one replay for the breaks."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._ledger = Ledger()
+        self._calls = CallLedger(self._ledger)
+        self._nodes = CaptureLedger(self._ledger, graph_nodes())
+        self.listeners = Listeners(graphs=self._nodes, on_piece=self._calls.hear)
+
+    def __enter__(self) -> GraphCounter:
+        self._step.ops.mark = Several(self._calls, self._nodes)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._step.ops.mark = Silent()
+
+    def count(self, captured: Captured) -> Counts:
+        """Profile one replay and return segments (ledger) and breaks (profiler) together."""
+        segment = self._ledger.total(*DEVICE_METRICS)
+        loose = self._ledger.unattributed(*DEVICE_METRICS)
+        self._step.ops.mark = RecordFunction()
+        try:
+            found = profile_counts(captured.replay, "cuda", where="break")
+        finally:
+            self._step.ops.mark = Silent()
+        self._ledger.merge(found.ledger)
+        coverage = asdict(found.coverage) | {
+            "attributed": segment - loose + found.coverage.attributed,
+            "unattributed": loose + found.coverage.unattributed,
+            "method": f"{CAPTURE_METHOD} (segments) + {found.coverage.method} (breaks)",
+        }
+        replayed = found.coverage.replayed
+        disagreement = None if replayed == segment else f"{replayed} operations replayed, {segment} captured"
+        return Counts(self._ledger.rows(), coverage, disagreement)
+
+
+def graph_nodes() -> GraphNodes:
+    """Return the reader of graph nodes over the installed `cuda-bindings`; ImportError where it is missing."""
+    runtime = importlib.import_module("cuda.bindings.runtime")
+    return GraphNodes(runtime, importlib.import_module("cuda.bindings.driver"))
+
+
+def agreed(graph: Counts, eager: Counts) -> Counts:
+    """Return a graph's counts, saying where an eager step over the same rows counts otherwise."""
+    return replace(graph, disagreement=graph.disagreement or same_operations(eager.rows, graph.rows))
+
+
+def same_operations(eager: Iterable[Row], graph: Iterable[Row]) -> str | None:
+    """Return None if, op by op, an eager step does what segments and breaks do together, else the first difference.
+
+    A GEMM is one operation whatever number of kernels it takes, so GEMMs are compared by calls.
+    """
+    first, second = _per_op(eager), _per_op(graph)
+    for op in sorted(first.keys() | second.keys()):
+        if first.get(op) != second.get(op):
+            return f"{op}: {_words(first.get(op))} eager, {_words(second.get(op))} in segments and breaks"
+    return None
+
+
+def _per_op(rows: Iterable[Row]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for row in rows:
+        op = str(row["op"])
+        metrics = ("calls",) if op.endswith("_proj") or "_proj_" in op else DEVICE_METRICS
+        values = tuple(int(row[metric] or 0) for metric in metrics)
+        found[op] = tuple(map(sum, zip(found.get(op, (0,) * len(metrics)), values, strict=True)))
+    return found
+
+
+def _words(values: tuple[int, ...] | None) -> str:
+    return "nothing" if values is None else "/".join(map(str, values))

@@ -1,0 +1,124 @@
+"""The graphs of one group: padded plans, captures, and the proof that a replay does what an eager run does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsv4bench.errors import CellSkipped
+from dsv4bench.profiling import verify
+from dsv4bench.profiling.capture import (
+    STATIC,
+    Captured,
+    capture_breakable,
+    capture_full,
+    run_pieces,
+    static_replay,
+    warm_up,
+)
+from dsv4bench.profiling.cell_run import CellRun
+from dsv4bench.profiling.counting import GraphCounter
+from dsv4bench.profiling.verify import Check, Seen
+from dsv4bench.workloads.batch import Plan
+from dsv4bench.workloads.buckets import Refusal
+from dsv4bench.workloads.cells import Group
+from dsv4bench.workloads.forward import Forward
+from dsv4bench.workloads.prefill import Prefill
+from dsv4bench.workloads.step import Piece, Step
+
+NO_GRAPH = 0
+
+
+def padded_plan(group: Group) -> tuple[Plan, dict[int, str]]:
+    """Return the group's plan with the forwards that a graph takes padded to their bucket, and the refusals by forward.
+
+    A group without a breakable graph is not padded.
+    """
+    breakable = (cell for cell in group if cell.variant.graph and cell.variant.graph_mode == "breakable")
+    cell = next(breakable, group[0])
+    padded = enumerate(cell.graph_forwards)
+    refusals = {number: found.reason for number, found in padded if isinstance(found, Refusal)}
+    return tuple(zip(*cell.run_forwards, strict=True)), refusals
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """Captures and replays over the shared storage of one group."""
+
+    prefill: Prefill
+    device: torch.device
+
+    def key(self, run: CellRun, forward: Forward) -> int:
+        """Return which graph of the cell this forward replays: its bucket, or for a full graph the forward's own."""
+        if run.full:
+            return -1 - list(self.prefill.all_forwards()).index(forward) if forward.live else NO_GRAPH
+        return forward.batch.bucket or NO_GRAPH
+
+    def of(self, run: CellRun, forward: Forward) -> Captured | None:
+        """Return the graph that this forward replays, or None where it runs eagerly."""
+        return run.captured.get(self.key(run, forward))
+
+    def capture(self, run: CellRun, step: Step, first: Forward) -> None:
+        """Capture what the cell's forwards need, that of `first` before all others: its nodes are the cell's counts."""
+        others = sorted(self.prefill.all_forwards(), key=lambda forward: -forward.batch.rows)
+        for forward in (first, *others):
+            key = self.key(run, forward)
+            if key != NO_GRAPH and key not in run.captured:
+                run.captured[key] = self._capture(run, step, forward)
+
+    def pieces(self, run: CellRun, step: Step, forward: Forward) -> list[Piece]:
+        """Return what the forward's graph holds: live rows in a full graph, the bucket's rows otherwise."""
+        return step.pieces(forward.live if run.full else forward.batch.rows)
+
+    def _capture(self, run: CellRun, step: Step, forward: Forward) -> Captured:
+        step.load(forward)
+        pieces = self.pieces(run, step, forward)
+        if self.device.type != "cuda":
+            if run.full:
+                raise CellSkipped(f"--graph-mode full: {STATIC}")
+            run_pieces(pieces)
+            return static_replay(pieces)
+        stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        warm_up(pieces, stream)
+        capture = capture_full if run.full else capture_breakable
+        if run.counts is not None:
+            return capture(pieces, stream)
+        with GraphCounter(step) as counter:
+            captured = capture(pieces, stream, listeners=counter.listeners)
+        run.counts = counter.count(captured)
+        return captured
+
+    def checks(self, run: CellRun, step: Step) -> Iterator[Check]:
+        """Replay each graph with its own forward and with another batch; both must equal eager runs byte for byte."""
+        done: set[int] = set()
+        for forward in self.prefill.all_forwards():
+            key, captured = self.key(run, forward), self.of(run, forward)
+            if captured is None or not forward.live or key in done:
+                continue
+            done.add(key)
+            yield self._check("replay against eager", run, step, forward, captured)
+            other = None if run.full else verify.other_batch(forward.batch)
+            if other is not None:
+                second = self.prefill.forward(other)
+                yield self._check("replay of another batch against eager", run, step, second, captured)
+                yield verify.compare_live_rows(step, second)
+
+    def _check(self, name: str, run: CellRun, step: Step, forward: Forward, captured: Captured) -> Check:
+        pieces = self.pieces(run, step, forward)
+
+        def replay(_: Any) -> None:
+            captured.replay()
+
+        def eager(_: Any) -> None:
+            run_pieces(pieces)
+
+        wanted, _ = verify.observe(step, [forward], eager)
+        replayed, _ = verify.observe(step, [forward], replay)
+        if len(replayed.layers) < len(
+            wanted.layers
+        ):  # a full graph has no eager break to look from: its output remains
+            wanted = Seen(wanted.layers[-1:], wanted.caches)
+        return verify.compare(name, replayed, wanted)

@@ -1,0 +1,204 @@
+"""One group of cells on one device: what its passes do; `passes.py` says in which order.
+
+Cells of a group differ only in switches. They share weights, pools, buffers and forwards; each (reuse, compressor) has
+one step with a workspace of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from dsv4bench.errors import CellError
+from dsv4bench.profiling import counting, verify
+from dsv4bench.profiling.capture import run_pieces
+from dsv4bench.profiling.cell_run import CellRun, StepKey
+from dsv4bench.profiling.clocks import ClockMonitor
+from dsv4bench.profiling.graphs import Graphs, padded_plan
+from dsv4bench.profiling.predict import peak_bytes, predict
+from dsv4bench.profiling.session import Session
+from dsv4bench.profiling.timing import Call, Part, Period, Subject, interleave
+from dsv4bench.profiling.verify import Check, KernelAudit, Seen
+from dsv4bench.ranges import Mark, Silent
+from dsv4bench.workloads.cells import Group
+from dsv4bench.workloads.forward import Forward
+from dsv4bench.workloads.prefill import Prefill, prepare
+from dsv4bench.workloads.step import Step
+from dsv4bench.workloads.weights import Model
+
+
+class GroupRun:
+    """The passes of one group; each leaves what it found in `runs`."""
+
+    def __init__(self, group: Group, model: Model, session: Session) -> None:
+        self.runs = [CellRun(cell) for cell in group]
+        self.session = session
+        self.model = model
+        self.plan, self.refusals = padded_plan(group)
+        self.steps: dict[StepKey, Step] = {}
+        self.predicted: dict[str, Any] | None = None
+        self._seen: dict[StepKey, Seen] = {}
+        self._prefill: Prefill | None = None
+
+    @property
+    def prefill(self) -> Prefill:
+        """What the cells share; `allocate` makes it."""
+        assert self._prefill is not None, "allocate first"
+        return self._prefill
+
+    @property
+    def graphs(self) -> Graphs:
+        """The graphs over the shared storage."""
+        return Graphs(self.prefill, self.session.device)
+
+    @property
+    def compressors(self) -> tuple[str, ...]:
+        """The compressors of the cells, in order."""
+        return tuple(dict.fromkeys(run.cell.variant.compressor for run in self.runs))
+
+    def living(self, graph: bool | None = None) -> list[CellRun]:
+        """Return the cells that can still be measured: all, or the eager or the graph ones."""
+        return [run for run in self.runs if run.live and graph in (None, run.graph)]
+
+    def allocate(self) -> None:
+        """Allocate pools and buffers, write the prefix, make the steps; a cell whose graph is refused ends here."""
+        variant = self.runs[0].cell.variant
+        self._prefill = prepare(self.model, variant.kv, self.plan, variant.provider, "torch" in self.compressors)
+        # reuse off is what every output is compared with, also where only reuse on is measured
+        reuses = dict.fromkeys(("off", *(run.cell.variant.reuse for run in self.runs)))
+        for compressor in self.compressors:
+            for reuse in reuses:
+                switched = replace(variant, reuse=reuse, compressor=compressor)  # type: ignore[arg-type]
+                self.steps[reuse, compressor] = self.prefill.step(switched)
+        if len(self.refusals) == len(self.plan[0]):
+            for run in self.living(graph=True):
+                if not run.full:
+                    run.end("refused", self.refusals[0])
+
+    def verify(self, again: bool = False) -> None:
+        """Compare heads, outputs and (the first time) kernels; `again` repeats it after timing and counting."""
+        suffix = " after timing" if again else ""
+        for compressor in self.compressors:
+            wanted: Seen | None = None
+            for (reuse, of), step in self.steps.items():
+                if of != compressor:
+                    continue
+                checks, seen = self._observe(step, audit=not again)
+                if wanted is not None:
+                    checks.append(verify.compare("outputs, reuse on and off", seen, wanted))
+                wanted = wanted or seen
+                earlier = self._seen.setdefault((reuse, of), seen)
+                if again:
+                    checks.append(verify.compare("outputs, before and", seen, earlier))
+                self._keep((reuse, of), checks, suffix)
+        if again:
+            self._verify_replays(suffix)
+
+    def _observe(self, step: Step, audit: bool) -> tuple[list[Check], Seen]:
+        kernels = KernelAudit(step.geometry) if audit and step.variant.provider != "torch" else None
+        step.ops.audit = kernels
+        try:
+            seen, watch = verify.observe(step, list(self.prefill.all_forwards()), partial(_run_live, step))
+        finally:
+            step.ops.audit = None
+        checks = [watch.check()] if step.variant.reuse == "on" else []
+        return checks + ([kernels.check()] if kernels else []), seen
+
+    def _keep(self, key: StepKey, checks: Sequence[Check], suffix: str) -> None:
+        for run in self.runs:
+            if run.key == key and run.status in ("ok", "wrong"):
+                for check in checks:
+                    run.add(replace(check, name=check.name + suffix))
+
+    def time_eager(self) -> None:
+        """Time the eager cells, interleaved."""
+        self._time(self.living(graph=False), self._eager_part, "step_period")
+
+    def time_graph(self) -> None:
+        """Capture the graph cells, check replays against eager runs, and time them, interleaved."""
+        for run in self.living(graph=True):
+            try:
+                self.graphs.capture(run, self.steps[run.key], self._counted(run))
+            except CellError as error:
+                run.fail(error)
+        self._verify_replays("")
+        on_gpu = self.session.device.type == "cuda"
+        self._time(self.living(graph=True), self._graph_part, "graph_replay" if on_gpu else "step_period")
+
+    def _verify_replays(self, suffix: str) -> None:
+        for run in self.living(graph=True):
+            for check in self.graphs.checks(run, self.steps[run.key]):
+                run.add(replace(check, name=check.name + suffix))
+
+    def _time(self, runs: list[CellRun], part: Callable[[CellRun, Forward], Part], period: Period) -> None:
+        """Time the cells of each rank, one rank after another."""
+        if not runs:
+            return
+        for forwards in self.prefill.forwards:
+            busy = [f for f in forwards if f.live or (runs[0].graph and f.batch.bucket)]
+            if not busy:  # a rank without requests sits an eager step out
+                for run in runs:
+                    run.timings.append(None)
+                continue
+            monitor = ClockMonitor(self.session.nvml)
+            subjects = [Subject(tuple(part(run, f) for f in busy), period) for run in runs]
+            self._mark(self.session.mark)
+            try:
+                timings = interleave(subjects, self.session.clock, self.session.rule, monitor.sample)
+            finally:
+                self._mark(Silent())
+            for run, timing in zip(runs, timings, strict=True):
+                run.timings.append(timing)
+                run.clocks = monitor
+
+    def _mark(self, mark: Mark) -> None:
+        for step in self.steps.values():
+            step.ops.mark = mark
+
+    def _eager_part(self, run: CellRun, forward: Forward) -> Part:
+        step = self.steps[run.key]
+        return Part(partial(run_pieces, step.pieces(forward.live)), partial(step.load, forward))
+
+    def _graph_part(self, run: CellRun, forward: Forward) -> Part:
+        captured = self.graphs.of(run, forward)
+        if captured is None:
+            return self._eager_part(run, forward)
+        return Part(captured.replay, partial(self.steps[run.key].load, forward))
+
+    def _counted(self, run: CellRun) -> Forward:
+        """Return the forward whose counts stand for the cell: its largest, of those in a graph where it has one."""
+        live = [forward for forward in self.prefill.all_forwards() if forward.live]
+        padded = [forward for forward in live if forward.batch.bucket]
+        return max(padded or live, key=lambda forward: forward.batch.rows)
+
+    def count(self) -> None:
+        """Count one forward of every living cell, its memory, and what reuse should save."""
+        for run in self.living():
+            step, forward = self.steps[run.key], self._counted(run)
+            step.load(forward)
+            captured = self.graphs.of(run, forward) if run.graph else None
+            pieces = self.graphs.pieces(run, step, forward) if captured else step.pieces(forward.live)
+            if self.session.device.type != "cuda":
+                run.counts = counting.count_on_cpu(step, pieces, eager=captured is None)
+            else:
+                eager = counting.count_eager(step, pieces)
+                run.counts = eager if run.counts is None else counting.agreed(run.counts, eager)
+            call: Call = captured.replay if captured else partial(run_pieces, pieces)
+            run.memory = self._memory(run, peak_bytes(call, self.session.device))
+        if any(run.cell.variant.reuse == "on" for run in self.living()):
+            rank = max(self.prefill.forwards, key=lambda forwards: sum(f.workspace_rows for f in forwards))
+            self.predicted = predict(next(iter(self.steps.values())), rank, self.session.clock)
+
+    def _memory(self, run: CellRun, peak: int | None) -> dict[str, int | None]:
+        return {
+            "peak_bytes": peak,
+            "workspace_bytes": self.steps[run.key].kv_buffer.capacity_bytes,
+            "pool_bytes": self.prefill.pools.bytes,
+            "buffer_bytes": self.prefill.buffers.bytes,
+        }
+
+
+def _run_live(step: Step, forward: Forward) -> None:
+    run_pieces(step.pieces(forward.live))

@@ -1,0 +1,58 @@
+"""Runs one group of cells, pass by pass, and returns a record for every cell, whatever happens to it.
+
+The order is: allocate, verify, time eager, capture and time graph, count, verify again with poisoned storage. A wrong
+result ends a cell before it is timed, and running out of memory ends the group's cells but not the sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from dsv4bench.errors import CaptureError, CellError
+from dsv4bench.profiling.group import GroupRun
+from dsv4bench.profiling.recording import records
+from dsv4bench.profiling.session import Session
+from dsv4bench.results.record import Record
+from dsv4bench.workloads.cells import Group
+from dsv4bench.workloads.weights import Model
+
+Progress = Callable[[str], None]
+
+
+def run_group(group: Group, model: Model, session: Session, progress: Progress = lambda _: None) -> list[Record]:
+    """Run all passes of a group, telling `progress` each one's name, and return one record per cell."""
+    run = GroupRun(group, model, session)
+    passes: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("allocate", run.allocate),
+        ("verify", run.verify),
+        ("time eager", run.time_eager),
+        ("time graph", run.time_graph),
+        ("count", run.count),
+        ("verify again", lambda: run.verify(again=True)),
+    )
+    with torch.no_grad():
+        for name, step in passes:
+            if run.living():
+                progress(name)
+                _guarded(run, step)
+    return records(run)
+
+
+def _guarded(run: GroupRun, step: Callable[[], None]) -> None:
+    """Run a pass; an error ends every cell that was still alive, with a status and a reason."""
+    try:
+        step()
+    except torch.OutOfMemoryError as error:
+        _end(run, "out_of_memory", str(error).split(". ")[0])
+        torch.cuda.empty_cache()
+    except CellError as error:
+        _end(run, error.status, str(error))
+    except (CaptureError, RuntimeError, ValueError) as error:
+        _end(run, "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
+
+
+def _end(run: GroupRun, status: str, reason: str) -> None:
+    for cell in run.living():
+        cell.end(status, reason)

@@ -1,0 +1,72 @@
+"""What reuse should save: rows not dequantised again, their bytes, and the time they take at the measured rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from dsv4bench.kernels import kernel
+from dsv4bench.profiling.timing import Call, Clock
+from dsv4bench.units import NS_PER_S
+from dsv4bench.workloads.forward import Forward
+from dsv4bench.workloads.model import dequant_bytes, reuse_saving
+from dsv4bench.workloads.step import Step
+
+REPEATS = 5
+
+
+def predict(step: Step, forwards: Sequence[Forward], clock: Clock) -> dict[str, Any] | None:
+    """Return the record's prediction over `forwards`, or None where there is no row to save.
+
+    The rate is that of this step's own dequant over every source of the longest forward, measured here.
+    """
+    layout = step.pools.compressed_layout
+    savings = [reuse_saving(step.geometry, forward.batch, layout) for forward in forwards if forward.live]
+    saved_bytes = sum(saving.bytes for saving in savings)
+    if not saved_bytes:
+        return None
+    rate = _measured_rate(step, max(forwards, key=lambda forward: forward.workspace_rows), clock)
+    row_bytes = dequant_bytes(layout, 1)
+    return {
+        "saved_rows": sum(saving.rows for saving in savings),
+        "saved_bytes": saved_bytes,
+        "dequant_bytes_per_s": rate,
+        "saved_ns": saved_bytes / rate * NS_PER_S,
+        "how": f"rows saved x {row_bytes} bytes (read and written) / the dequant rate measured in this run",
+    }
+
+
+def _measured_rate(step: Step, forward: Forward, clock: Clock) -> float:
+    """Return bytes read and written per second while every source is dequantised once."""
+    out, layout = step.kv_buffer.get(forward.workspace_rows), step.pools.compressed_layout
+    provider = kernel("dequant").provider(step.variant.provider)
+    calls: list[Call] = []
+    moved_bytes = 0
+    for kind in step.geometry.layers:
+        if kind.owns_kv:
+            gather = forward.gathers[kind.ratio]
+            tensors = step.compressed(kind) | {"ids": gather.ids, "out": out[: gather.rows]}
+            calls.append(provider.build(tensors))
+            moved_bytes += dequant_bytes(layout, gather.rows)
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    run()
+    clock.synchronize()
+    taken_ns = clock.measure(run, REPEATS)[0] / REPEATS
+    return moved_bytes / max(taken_ns, 1) * NS_PER_S
+
+
+def peak_bytes(run: Call, device: torch.device) -> int | None:
+    """Return the most device memory allocated while `run` runs once, or None where the device does not tell (a CPU)."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    torch.cuda.synchronize()
+    return int(torch.cuda.max_memory_allocated())

@@ -1,0 +1,179 @@
+"""From a finished `CellRun` to its `Record`: plain values, with every line that a reader must be told."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from dsv4bench.profiling.capture import STATIC
+from dsv4bench.profiling.cell_run import CellRun
+from dsv4bench.profiling.group import GroupRun
+from dsv4bench.profiling.session import Session
+from dsv4bench.profiling.timing import StopRule, Timing
+from dsv4bench.results.record import Record
+from dsv4bench.units import format_percent
+from dsv4bench.workloads.cells import Cell
+from dsv4bench.workloads.model import attention_share
+
+BEST_CASE = "full graph: best case, nobody ships it"
+
+
+def records(group: GroupRun) -> list[Record]:
+    """Return one record per cell of a group whose passes are over."""
+    return [record(run, group) for run in group.runs]
+
+
+def record(run: CellRun, group: GroupRun) -> Record:
+    """Return the record of one cell; only a cell that is ok carries samples."""
+    session, cell, ok = group.session, run.cell, run.live
+    ranks = _rank_samples(run) if ok and cell.ranks > 1 else None
+    samples = (_slowest(ranks) if ranks else _samples(run.timings[0])) if ok else {}
+    return Record(
+        key=cell.key(session.commit),
+        group=cell.group,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        status=run.status,
+        reason=run.reason,
+        label="simulated" if cell.ranks > 1 else "measured",
+        engine="gpu" if session.device.type == "cuda" else "cpu-reference",
+        note=notes(run, group),
+        geometry=cell.geometry.name,
+        batch=_batch(cell, group),
+        ranks=cell.ranks,
+        variant=cell.variant.switches() | {"chunk": cell.chunk, "dep-simulated": cell.ranks, "seed": cell.seed},
+        samples_ns=samples,
+        rank_samples_ns=ranks,
+        predicted=group.predicted if ok else None,
+        counts=[dict(row) for row in run.counts.rows] if run.counts else [],
+        counted_forwards=1 if run.counts else None,
+        coverage=_coverage(run),
+        graph=_graph(run),
+        checks=[asdict(check) for check in run.checks],
+        memory=dict(run.memory),
+        clocks=run.clocks.summary() if run.clocks else None,
+        flags=_flags(run, session.rule) if ok else [],
+        environment=session.environment,
+        argv=list(session.argv),
+    )
+
+
+def unmeasured(cell: Cell, session: Session, status: str, reason: str) -> Record:
+    """Return the record of a cell that never got as far as a run."""
+    return Record(
+        key=cell.key(session.commit),
+        group=cell.group,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        status=status,
+        reason=reason,
+        label="simulated" if cell.ranks > 1 else "measured",
+        engine="gpu" if session.device.type == "cuda" else "cpu-reference",
+        note=list(session.notes),
+        geometry=cell.geometry.name,
+        batch=_load(cell),
+        ranks=cell.ranks,
+        variant=cell.variant.switches() | {"chunk": cell.chunk, "dep-simulated": cell.ranks, "seed": cell.seed},
+        environment=session.environment,
+        argv=list(session.argv),
+    )
+
+
+def notes(run: CellRun, group: GroupRun) -> list[str]:
+    """Return the lines that must be shown with a cell."""
+    cell = run.cell
+    forward = next(f for f in group.plan[0] if f.live)
+    share = attention_share(cell.geometry, forward, cell.variant)
+    found = [*group.session.notes, f"attention stack only: about {share:.0%} of its layers' FLOPs (modelled)"]
+    if run.graph and group.session.device.type != "cuda":
+        found.append(STATIC)
+    if run.full:
+        found.append(BEST_CASE)
+    if run.graph and not run.full and run.live and group.refusals:
+        reason = next(iter(group.refusals.values()))
+        found.append(
+            f"{len(group.refusals)} of {len(group.plan[0])} forwards run eagerly, refused by the graph: {reason}"
+        )
+    if cell.ranks > 1:
+        found.append(f"simulated: {cell.ranks} ranks one after another on one device; the step is the slowest rank's")
+    if run.live and run.timings and (spread := _spread(run)) is not None:
+        found.append(spread)
+    return found
+
+
+def _spread(run: CellRun) -> str | None:
+    """Return a line about warm-up that never settled, or None."""
+    unsettled = [timing for timing in run.timings if timing and not timing.settled and timing.warm_ups > 1]
+    return f"warm-up had not settled after {unsettled[0].warm_ups} steps" if unsettled else None
+
+
+def _load(cell: Cell) -> dict[str, Any]:
+    load = cell.load
+    return {
+        "requests": len(load.requests),
+        "extend": load.extend,
+        "prefix": load.prefix,
+        "rows": load.rows,
+        "source": load.source,
+        "divide": load.divide,
+        "forwards": max(len(rank) for rank in cell.plan),
+    }
+
+
+def _batch(cell: Cell, group: GroupRun) -> dict[str, Any]:
+    padded = any(batch.bucket is not None for rank in group.plan for batch in rank) and cell.variant.graph
+    rows = max(sum(batch.rows if padded else batch.live for batch in rank) for rank in group.plan)
+    return _load(cell) | {"padded_rows": rows}
+
+
+def _samples(timing: Timing | None) -> dict[str, list[int]]:
+    return dict(timing.samples_ns) if timing else {}
+
+
+def _rank_samples(run: CellRun) -> list[dict[str, list[int]]]:
+    """Return every rank's samples, as many as the rank with fewest has; a rank with nothing to run took no time."""
+    taken = [_samples(timing) for timing in run.timings]
+    metrics = next(samples for samples in taken if samples)
+    count = min(len(values) for samples in taken for values in samples.values())
+    return [{metric: samples.get(metric, [0] * count)[:count] for metric in metrics} for samples in taken]
+
+
+def _slowest(ranks: list[dict[str, list[int]]]) -> dict[str, list[int]]:
+    """Return the step's samples: in each iteration those of the slowest rank."""
+    samples = {metric: [rank[metric] for rank in ranks] for metric in ranks[0]}
+    return {metric: [max(values) for values in zip(*taken, strict=True)] for metric, taken in samples.items()}
+
+
+def _coverage(run: CellRun) -> dict[str, Any] | None:
+    if run.counts is None or run.counts.coverage is None:
+        return None
+    return run.counts.coverage | {"disagreement": run.counts.disagreement}
+
+
+def _graph(run: CellRun) -> dict[str, Any] | None:
+    if not run.captured:
+        return None
+    graphs = list(run.captured.values())
+    first = graphs[0]
+    return {
+        "kind": first.kind,
+        "segments": first.segments,
+        "breaks": first.breaks,
+        "graph_launches": first.graph_launches,
+        "graphs": len(graphs),
+        "capture_ns": sum(graph.capture_ns for graph in graphs),
+        "memory_bytes": sum(graph.memory_bytes for graph in graphs),
+    }
+
+
+def _flags(run: CellRun, rule: StopRule) -> list[str]:
+    timings = [timing for timing in run.timings if timing]
+    found = list(run.clocks.flags()) if run.clocks else []
+    if any(timing.launch_bound for timing in timings):
+        found.append("launch-bound")
+    if any(timing.stop == "timeout" for timing in timings):
+        found.append(
+            f"stopped after {rule.timeout_ns / 1e9:.0f} s, interval wider than {format_percent(rule.half_width)}"
+        )
+    if any(len(next(iter(timing.samples_ns.values()))) < rule.least_samples for timing in timings):
+        found.append("too few samples")
+    return found

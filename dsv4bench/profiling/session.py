@@ -1,0 +1,59 @@
+"""What all groups of one run share: the device, how to time, and what every record says about where it was made."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from dsv4bench.profiling.clocks import Nvml, open_nvml
+from dsv4bench.profiling.environment import environment
+from dsv4bench.profiling.timing import QUICK, Clock, StopRule, clock
+from dsv4bench.ranges import Mark, timing_mark
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One run of the command."""
+
+    device: torch.device
+    clock: Clock
+    rule: StopRule
+    mark: Mark
+    mark_name: str
+    environment: dict[str, Any]
+    argv: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    nvml: Nvml | None = None
+
+    @property
+    def commit(self) -> str:
+        """What a cell's key names as the measuring code: the commit, marked when the tree differs from it."""
+        commit = self.environment.get("commit") or f"version {self.environment.get('dsv4bench')}"
+        return f"{commit}+changes" if self.environment.get("dirty") else str(commit)
+
+    @property
+    def command(self) -> str:
+        """The command as it was typed."""
+        return shlex.join(self.argv)
+
+
+def open_session(
+    device: str, samples: int | None, quick: bool, argv: tuple[str, ...] = (), notes: tuple[str, ...] = ()
+) -> Session:
+    """Look at this machine and decide how to time on it."""
+    rule = replace(QUICK, samples=samples or QUICK.samples) if quick else StopRule(samples=samples)
+    mark, name = timing_mark()
+    return Session(
+        device=torch.device(device),
+        clock=clock(device),
+        rule=rule,
+        mark=mark,
+        mark_name=name,
+        environment=environment(device) | {"timing_mark": name},
+        argv=argv,
+        notes=notes,
+        nvml=open_nvml() if device == "cuda" else None,
+    )

@@ -1,0 +1,55 @@
+"""Runs a plan: group after group, each group's records handed over as soon as its passes are over."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from dsv4bench.errors import CellError
+from dsv4bench.profiling.passes import run_group
+from dsv4bench.profiling.recording import unmeasured
+from dsv4bench.profiling.session import Session
+from dsv4bench.results.record import Record
+from dsv4bench.workloads.cells import Cell, Group
+from dsv4bench.workloads.weights import Model, make_model
+
+Progress = Callable[[Group, str], None]
+
+
+def run(
+    plan: Sequence[Group],
+    session: Session,
+    done: frozenset[str] = frozenset(),
+    progress: Progress = lambda _group, _pass: None,
+) -> Iterator[list[Record]]:
+    """Yield the records of each group of `plan` as soon as it is finished.
+
+    Cells whose key is in `done` are left out; a comparison needs both sides, so their group runs again unless all of it
+    is done. Weights are drawn once per geometry.
+    """
+    model: Model | None = None
+    for group in plan:
+        if all(cell.key(session.commit) in done for cell in group):
+            continue
+        try:
+            model = _model(model, group[0], session)
+        except (torch.OutOfMemoryError, CellError) as error:
+            yield [unmeasured(cell, session, "out_of_memory", str(error).split(". ")[0]) for cell in group]
+            continue
+        yield run_group(group, model, session, lambda name, group=group: progress(group, name))  # type: ignore[misc]
+        _free(session)
+
+
+def _model(model: Model | None, cell: Cell, session: Session) -> Model:
+    if model is not None and model.geometry == cell.geometry and model.seed == cell.seed:
+        return model
+    return make_model(cell.geometry, session.device, cell.seed)
+
+
+def _free(session: Session) -> None:
+    """Give back what a group held before the next one allocates."""
+    gc.collect()
+    if session.device.type == "cuda":
+        torch.cuda.empty_cache()

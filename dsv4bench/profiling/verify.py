@@ -1,0 +1,185 @@
+"""What it means that a cell is right: reused heads, equal outputs, kernels within tolerance, replays equal to eager.
+
+A check is a `Check` with a name, whether it passed, and one sentence; a cell with a failed check is wrong and gets no
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from dsv4bench.kernels import kernel
+from dsv4bench.kernels.contract import Call, Kernel, Provider
+from dsv4bench.profiling.capture import run_pieces
+from dsv4bench.profiling.digest import Digest, digest, digest_all
+from dsv4bench.ranges import Range
+from dsv4bench.workloads.batch import Batch
+from dsv4bench.workloads.forward import Forward, Gather
+from dsv4bench.workloads.geometry import Geometry, LayerKind
+from dsv4bench.workloads.step import Step
+
+LAYER_TOLERANCE = 2e-2  # of the norm of a layer's contribution: bf16 GEMMs round otherwise at another row count
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was verified."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one run of a step left behind: its layer inputs and output, and every cache and ring."""
+
+    layers: tuple[Digest, ...]
+    caches: tuple[Digest, ...]
+
+
+@dataclass(slots=True)
+class Watch:
+    """An observer that digests every layer's input and compares every reused head row with a fresh dequant."""
+
+    layers: list[Digest] = field(default_factory=list)
+    heads: int = 0
+    stale: list[int] = field(default_factory=list)
+
+    def layer_input(self, kind: LayerKind, residual: torch.Tensor) -> None:
+        """Digest the residual stream that enters a layer."""
+        self.layers.append(digest(residual))
+
+    def reused_head(self, step: Step, kind: LayerKind, gather: Gather, head: torch.Tensor) -> None:
+        """Dequantise the head again into scratch and compare it byte for byte."""
+        fresh = torch.empty_like(head)
+        provider = kernel("dequant").provider(step.variant.provider)
+        provider.build(step.compressed(kind) | {"ids": gather.ids, "out": fresh})()
+        self.heads += 1
+        if not torch.equal(fresh.view(torch.int16), head.contiguous().view(torch.int16)):
+            self.stale.append(kind.layer)
+
+    def check(self) -> Check:
+        """Return whether every reused head held what a fresh dequant gives."""
+        detail = f"{self.heads} reused heads equal a fresh dequant byte for byte"
+        if self.stale:
+            detail = f"{len(self.stale)} of {self.heads} reused heads differ, first in layer {self.stale[0]}"
+        return Check("reused heads", not self.stale, detail)
+
+
+def observe(step: Step, forwards: Sequence[Forward], run: Callable[[Forward], None]) -> tuple[Seen, Watch]:
+    """Run the forwards in order from restored rings and poisoned storage, and return what they left behind."""
+    watch = Watch()
+    step.pools.restore_rings()
+    for forward in forwards:
+        step.poison()
+        step.load(forward)
+        step.observer = watch
+        try:
+            run(forward)
+        finally:
+            step.observer = None
+        watch.layers.append(digest(step.output(forward.live)))
+    return Seen(tuple(watch.layers), digest_all(step.pools.written())), watch
+
+
+def compare(name: str, got: Seen, want: Seen) -> Check:
+    """Check that two runs left the same bytes behind."""
+    wrong = [i for i, pair in enumerate(zip(got.layers, want.layers, strict=True)) if pair[0] != pair[1]]
+    if wrong:
+        return Check(
+            name, False, f"{len(wrong)} of {len(want.layers)} layer outputs differ, first is number {wrong[0]}"
+        )
+    if got.caches != want.caches:
+        count = sum(a != b for a, b in zip(got.caches, want.caches, strict=True))
+        return Check(name, False, f"layer outputs are equal, {count} of {len(want.caches)} caches or rings differ")
+    return Check(name, True, f"{len(want.layers)} layer outputs and {len(want.caches)} caches and rings are byte-equal")
+
+
+class KernelAudit:
+    """Runs the torch reference beside every kernel of the first layer of each kind, on clones of the same inputs."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self._layers = {kind.layer for kind in first_of_each_kind(geometry)}
+        self.compared = 0
+        self.wrong: list[str] = []
+
+    def __call__(self, rng: Range, kernel: Kernel, provider: Provider, tensors: dict[str, Any], call: Call) -> None:
+        """Launch `call`; in an audited layer compare its outputs with the reference's."""
+        if rng.layer not in self._layers or provider.name == "torch":
+            call()
+            return
+        expected = {name: tensors[name].clone() for name in kernel.outputs}
+        kernel.reference(**{**tensors, **expected})
+        call()
+        for name, tolerance in kernel.outputs.items():
+            deviation = tolerance.deviation(tensors[name], expected[name])
+            self.compared += 1
+            if deviation is not None:
+                self.wrong.append(f"layer {rng.layer} {rng.op} {name}: {deviation}")
+
+    def check(self) -> Check:
+        """Return whether every output was within its kernel's tolerance."""
+        if self.wrong:
+            return Check("kernels against torch", False, self.wrong[0])
+        detail = f"{self.compared} outputs in layers {sorted(self._layers)} within their kernels' tolerances"
+        return Check("kernels against torch", True, detail)
+
+
+def first_of_each_kind(geometry: Geometry) -> list[LayerKind]:
+    """Return the first layer of each kind: ratio, owner of KV, owner of an index, role in the candidate filter."""
+    found: dict[tuple[int, bool, bool, str], LayerKind] = {}
+    for kind in geometry.layers:
+        found.setdefault((kind.ratio, kind.owns_kv, kind.owns_index, kind.candidates), kind)
+    return list(found.values())
+
+
+def other_batch(batch: Batch) -> Batch | None:
+    """Return a batch of the same requests with one row less, or None where there is only one row.
+
+    The first request that has more than one new token loses its last; where none has, the last request is left out.
+    """
+    if batch.live < 2:
+        return None
+    requests = list(batch.requests)
+    longer = next((i for i, request in enumerate(requests) if request.extend > 1), None)
+    if longer is None:
+        requests.pop()
+    else:
+        request = requests[longer]
+        requests[longer] = type(request)(request.index, request.prefix, request.extend - 1)
+    return Batch(tuple(requests), batch.rank, batch.bucket)
+
+
+def compare_live_rows(step: Step, forward: Forward) -> Check:
+    """Check, layer by layer on equal inputs, that padding changes the live rows by no more than a GEMM's rounding."""
+    worst, where, live, rows = 0.0, 0, forward.live, forward.batch.rows
+    residual, rings = step.buffers.residual, step.pools.rings
+    step.pools.restore_rings()
+    step.poison()
+    step.load(forward)
+    for kind in step.geometry.layers:
+        before = step.inputs.hidden[:rows].clone() if kind.layer == 0 else residual[:rows].clone()
+        ring = rings[kind.layer].clone() if kind.layer in rings else None
+        run_pieces(step.layer(kind, rows))
+        padded = residual[:rows].clone()
+        residual[:rows].copy_(before)
+        if ring is not None:
+            rings[kind.layer].copy_(ring)
+        run_pieces(step.layer(kind, live))
+        change, expected = residual[:live] - before[:live], padded[:live] - before[:live]
+        error = _relative(change.float() - expected.float(), expected.float())
+        if not error <= worst:
+            worst, where = error, kind.layer
+        residual[:rows].copy_(padded)
+    detail = f"contributions differ by {worst:.2g} of their norm at most (layer {where}), allowed {LAYER_TOLERANCE:g}"
+    return Check("padded rows against live rows", worst <= LAYER_TOLERANCE, detail)
+
+
+def _relative(difference: torch.Tensor, of: torch.Tensor) -> float:
+    norm = of.norm().item()
+    return difference.norm().item() / norm if norm else 0.0
