@@ -14,7 +14,7 @@ from dsv4bench.profiling.capture import (
     warm_up,
 )
 from dsv4bench.profiling.capture_ledger import CaptureLedger
-from dsv4bench.profiling.graph_nodes import GraphNodes
+from dsv4bench.profiling.graph_nodes import GraphNodes, load_graph_nodes
 from dsv4bench.profiling.ledger import CallLedger, Ledger
 from dsv4bench.ranges import Range, Several
 from tests.profiling.fake_cuda import Bindings, FakeCuda, FakeStream
@@ -213,3 +213,43 @@ def test_running_the_pieces_tells_where_each_runs():
     pieces = [Piece(kind, kind, lambda kind=kind: heard.append(f"run {kind}")) for kind in ("segment", "break")]
     run_pieces(pieces, heard.append)
     assert heard == ["segment", "run segment", "break", "run break"]
+
+
+@pytest.mark.gpu
+def test_a_real_capture_is_counted_node_by_node_and_replays():
+    pytest.importorskip("cuda.bindings.runtime", reason="needs the package cuda-bindings")
+    x, y, read = torch.zeros(1024, device="cuda"), torch.zeros(1024, device="cuda"), []
+    nodes = CaptureLedger(Ledger(), load_graph_nodes())
+
+    def piece(name, kind, work):
+        def run():
+            nodes.enter(Range(op=name))
+            work()
+            nodes.exit(Range(op=name))
+
+        return Piece(name, kind, run)
+
+    pieces = [
+        piece("add", "segment", lambda: x.add_(1)),
+        piece("copy", "segment", lambda: y.copy_(x)),
+        piece("read", "break", lambda: read.append(y[0].item())),
+        piece("double", "segment", lambda: x.mul_(2)),
+    ]
+    stream = torch.cuda.Stream()
+    warm_up(pieces, stream, times=1)
+    captured = capture_breakable(pieces, stream, listeners=Listeners(nodes))
+    captured.replay()
+    torch.cuda.synchronize()
+    assert (read, x[0].item()) == ([1, 3, 7], 14)  # 0 + 1, doubled, + 1, doubled, + 1, doubled
+    assert [(row["op"], row["kernels"], row["copies"]) for row in nodes.ledger.rows()] == [
+        ("add", 1, 0),
+        ("copy", 0, 1),
+        ("double", 1, 0),
+    ]
+    assert nodes.ledger.unattributed("kernels", "copies", "sets") == 0
+    with pytest.raises(CaptureError, match="read: "):
+        capture_full(pieces, stream)
+    assert not torch.cuda.is_current_stream_capturing()
+    captured.replay()  # the device still works after a failed capture
+    torch.cuda.synchronize()
+    assert x[0].item() == 30
