@@ -1,0 +1,161 @@
+"""The ratio-1 compressor: norm, rotate, quantise and store the row of every token (specification 3.4).
+
+For each row t of kv, the source layer's own projection:
+
+    latent[t] = bf16(kv[t] / sqrt(mean(kv[t]^2) + eps) * weight)    every row, padding too
+    row       = bf16(latent[t] rotated at positions[t])             the last 64 channels
+    row       = row fake-quantised                                  V41 and V4 caches round twice, FP4 ones once
+    cache     = row at slot loc[t], by the layout's rule            only where loc[t] > 0: slot 0 stands for padding
+
+The latent, which is not rotated, feeds the projection of the index keys.
+
+Shapes: kv [T, 512] bf16 (row stride free), weight [512] bf16, eps an f32 number, freqs [M, 64] f32 (cosine, sine
+interleaved), positions and loc i64 [T]; outputs latent [T, 512] bf16, cache u8 [pages, page_bytes].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsv4bench.kernels import codec
+from dsv4bench.kernels.codec_triton import check_cache, paged_constants, store_compressed_rows
+from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.jit import tl, triton
+from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
+from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
+
+ROW = tl.constexpr(HEAD_DIM)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rows, how many of them are padding, and the cache's layout and page size."""
+
+    rows: int
+    padding_rows: int
+    layout: str
+    page_size: int
+
+
+def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
+    """Make unit normal rows for scattered slots of a pool full of random bytes; the last rows are padding."""
+    device, layout = generator.device, LAYOUTS[shape.layout]
+    pages = shape.rows // shape.page_size + 1
+    slots = 1 + torch.randperm(pages * shape.page_size - 1, generator=generator, device=device)[: shape.rows]
+    live = torch.arange(shape.rows, device=device) < shape.rows - shape.padding_rows
+    positions = torch.randint(4096, (shape.rows,), generator=generator, device=device)
+    angles = 7 * torch.rand(4096, ROPE_DIM // 2, generator=generator, device=device)
+    cache_shape = (pages, layout.page_bytes(shape.page_size))
+    return {
+        "kv": torch.randn(shape.rows, HEAD_DIM, generator=generator, device=device).bfloat16(),
+        "weight": (1 + 0.1 * torch.randn(HEAD_DIM, generator=generator, device=device)).bfloat16(),
+        "eps": 1e-20,
+        "freqs": torch.stack([angles.cos(), angles.sin()], -1).flatten(1),
+        "positions": positions * live,
+        "loc": slots * live,
+        "cache": torch.randint(256, cache_shape, generator=generator, device=device, dtype=torch.uint8),
+        "page_size": shape.page_size,
+        "layout": layout,
+        "latent": torch.empty(shape.rows, HEAD_DIM, dtype=torch.bfloat16, device=device),
+    }
+
+
+def reference(
+    kv: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    freqs: torch.Tensor,
+    positions: torch.Tensor,
+    loc: torch.Tensor,
+    cache: torch.Tensor,
+    page_size: int,
+    layout: KVLayout,
+    latent: torch.Tensor,
+) -> None:
+    """Write every latent; rotate the live ones and store them."""
+    latent.copy_(codec.rms_norm(kv, weight, eps))
+    live = loc > 0
+    row = codec.rotate_tail(latent[live], freqs, positions[live]).bfloat16()
+    codec.write_compressed(cache, loc[live], row, page_size, layout)
+
+
+def cost(tensors: Tensors) -> Cost:
+    """Count every row read and its latent written, and the live rows' frequencies read and slots written.
+
+    About 4 operations a value for the norm, and 12 for quantising one.
+    """
+    rows, live = tensors["kv"].shape[0], int((tensors["loc"] > 0).sum())
+    read = rows * (2 * HEAD_DIM + 16) + live * 4 * ROPE_DIM + 2 * HEAD_DIM
+    written = rows * 2 * HEAD_DIM + live * tensors["layout"].row_bytes
+    return Cost(flops=(4 * rows + 12 * live) * HEAD_DIM, bytes_read=read, bytes_written=written)
+
+
+@triton.jit
+def _compress_c1(
+    kv_ptr,
+    kv_stride,
+    weight_ptr,
+    eps,
+    freqs_ptr,
+    positions_ptr,
+    loc_ptr,
+    cache_ptr,
+    latent_ptr,
+    LAYOUT: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    PAGE_BYTES: tl.constexpr,
+):
+    rows = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    every = rows >= 0
+    slots = tl.load(loc_ptr + rows)
+    positions = tl.load(positions_ptr + rows)
+    live = slots > 0
+    channel = tl.arange(0, ROW)
+    weight = tl.load(weight_ptr + channel).to(tl.float32)
+    latent = round_bf16(rms_norm(load_rows(kv_ptr, rows, kv_stride, every, ROW), weight, eps))
+    tl.store(latent_ptr + rows[:, None] * ROW + channel[None, :], latent.to(tl.bfloat16))
+    row = round_bf16(rotate_tail(latent, freqs_ptr, positions, live, False))
+    store_compressed_rows(cache_ptr, slots, live, row, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+
+
+def build_triton(tensors: Tensors) -> Call:
+    """Launch one program a row, of one warp: its reductions then need no barrier."""
+    kv, latent, cache = tensors["kv"], tensors["latent"], tensors["cache"]
+    check_cache(cache, tensors["layout"], tensors["page_size"])
+    constants = paged_constants(tensors["layout"], tensors["page_size"])
+
+    def call() -> None:
+        if kv.shape[0] == 0:
+            return
+        _compress_c1[(kv.shape[0],)](
+            kv,
+            kv.stride(0),
+            tensors["weight"],
+            tensors["eps"],
+            tensors["freqs"],
+            tensors["positions"],
+            tensors["loc"],
+            cache,
+            latent,
+            **constants,
+            num_warps=1,
+        )
+
+    return call
+
+
+KERNEL = Kernel(
+    name="compress_c1",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    outputs={
+        "latent": Tolerance(rtol=2**-7, atol=2**-20, because="the order of the sum moves a value by one bf16 step"),
+        "cache": Tolerance(share=0.999, because="a latent that moved by one step may change its code"),
+    },
+    examples=(Shape(5, 2, "fp4", 256), Shape(3, 0, "v41", 64), Shape(6, 1, "v4", 2)),
+    providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+)

@@ -1,0 +1,159 @@
+"""Fused index keys: norm, rotate, fake-quantise, pack and store in one launch (specification 3.7).
+
+For each row t with loc[t] > 0 of k, the projection of a latent:
+
+    key  = bf16(k[t] / sqrt(mean(k[t]^2) + eps) * weight)
+    key  = bf16(key rotated at the group's first position, positions[t] - positions[t] % ratio)    channels 64 to 127
+    slot = loc[t] takes key, fake-quantised, then packed: two stages with two floors, which do not collapse (2.2)
+
+A row with loc <= 0 (-1: its group is incomplete, 0: padding) is neither read nor written: at ratio 2 the latents of
+even positions hold anything.
+
+Shapes: k [T, 128] bf16 (row stride free), weight [128] bf16, eps an f32 number, freqs [M, 64] f32 (cosine, sine
+interleaved), positions i64 [T], loc i64 [T] (compressed slots); output cache u8 [pages, page_size * 68].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsv4bench.kernels import codec
+from dsv4bench.kernels.codec_triton import check_cache, fake_quant_index, pack_index_rows, store_index_rows
+from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.jit import tl, triton
+from dsv4bench.kernels.layout import INDEX_K, ROPE_DIM
+from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
+
+INDEX_DIM = 128  # channels of an index key
+WIDTH = tl.constexpr(INDEX_DIM)
+ROWS_PER_PROGRAM = 4  # one warp: 512 values
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Rows, padding rows, the layer's ratio, and slots of an index page."""
+
+    rows: int
+    padding_rows: int
+    ratio: int
+    page_size: int
+
+
+def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
+    """Make unit normal rows at consecutive positions for scattered slots; rows that complete no group hold NaN."""
+    device = generator.device
+    pages = shape.rows // shape.page_size + 1
+    slots = 1 + torch.randperm(pages * shape.page_size - 1, generator=generator, device=device)[: shape.rows]
+    row = torch.arange(shape.rows, device=device)
+    live = row < shape.rows - shape.padding_rows
+    complete = (row + 1) % shape.ratio == 0
+    loc = torch.where(complete, slots, -1) * live
+    angles = 7 * torch.rand(shape.rows, ROPE_DIM // 2, generator=generator, device=device)
+    k = torch.randn(shape.rows, INDEX_DIM, generator=generator, device=device)
+    cache_shape = (pages, INDEX_K.page_bytes(shape.page_size))
+    return {
+        "k": torch.where((loc > 0)[:, None], k, float("nan")).bfloat16(),
+        "weight": (1 + 0.1 * torch.randn(INDEX_DIM, generator=generator, device=device)).bfloat16(),
+        "eps": 1e-20,
+        "freqs": torch.stack([angles.cos(), angles.sin()], -1).flatten(1),
+        "positions": row * live,
+        "loc": loc,
+        "ratio": shape.ratio,
+        "cache": torch.randint(256, cache_shape, generator=generator, device=device, dtype=torch.uint8),
+        "page_size": shape.page_size,
+    }
+
+
+def reference(
+    k: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    freqs: torch.Tensor,
+    positions: torch.Tensor,
+    loc: torch.Tensor,
+    ratio: int,
+    cache: torch.Tensor,
+    page_size: int,
+) -> None:
+    """Make the keys of the rows that have a slot, and write them."""
+    live = loc > 0
+    first = positions[live] - positions[live] % ratio
+    normed = codec.rms_norm(k[live], weight, eps).bfloat16()
+    key = codec.rotate_tail(normed, freqs, first).bfloat16()
+    packed = codec.index_pack(codec.fake_quant_index(key.float()))
+    codec.write_rows(cache, loc[live], packed, page_size, INDEX_K)
+
+
+def cost(tensors: Tensors) -> Cost:
+    """Count the live rows read with their frequencies, and their slots written; about 24 operations a value."""
+    live = int((tensors["loc"] > 0).sum())
+    read = live * (2 * INDEX_DIM + 4 * ROPE_DIM) + 16 * len(tensors["loc"]) + 2 * INDEX_DIM
+    return Cost(flops=24 * live * INDEX_DIM, bytes_read=read, bytes_written=live * INDEX_K.row_bytes)
+
+
+@triton.jit
+def _index_key(
+    k_ptr,
+    k_stride,
+    weight_ptr,
+    eps,
+    freqs_ptr,
+    positions_ptr,
+    loc_ptr,
+    cache_ptr,
+    count,
+    RATIO: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = rows < count
+    slots = tl.load(loc_ptr + rows, mask=inside, other=0)
+    positions = tl.load(positions_ptr + rows, mask=inside, other=0)
+    live = slots > 0
+    weight = tl.load(weight_ptr + tl.arange(0, WIDTH)).to(tl.float32)
+    normed = round_bf16(rms_norm(load_rows(k_ptr, rows, k_stride, live, WIDTH), weight, eps))
+    key = round_bf16(rotate_tail(normed, freqs_ptr, positions - positions % RATIO, live, False))
+    payload, scales = pack_index_rows(fake_quant_index(key))
+    store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE)
+
+
+def build_triton(tensors: Tensors) -> Call:
+    """Launch one warp for every four rows."""
+    k, ratio, page_size = tensors["k"], tensors["ratio"], tensors["page_size"]
+    count = k.shape[0]
+    check_cache(tensors["cache"], INDEX_K, page_size)
+
+    def call() -> None:
+        if count:
+            _index_key[(triton.cdiv(count, ROWS_PER_PROGRAM),)](
+                k,
+                k.stride(0),
+                tensors["weight"],
+                tensors["eps"],
+                tensors["freqs"],
+                tensors["positions"],
+                tensors["loc"],
+                tensors["cache"],
+                count,
+                RATIO=ratio,
+                PAGE_SIZE=page_size,
+                ROWS=ROWS_PER_PROGRAM,
+                num_warps=1,
+            )
+
+    return call
+
+
+KERNEL = Kernel(
+    name="index_key",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    outputs={"cache": Tolerance(share=0.999, because="the order of the norm's sum may move a value by one bf16 step")},
+    examples=(Shape(9, 2, 2, 64), Shape(5, 0, 1, 128)),
+    providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+)
