@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv4bench.dashboards.style import AFTER_COLOUR, BEFORE_COLOUR, MUTED_COLOUR, PREDICTED_COLOUR, time_unit
+from dsv4bench.results.compare import NOT_RESOLVABLE
 from dsv4bench.units import NS_PER_US
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ FONT_POINTS = 9
 
 def sections(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Split a comparison frame into parts that fit in one figure each, with a name for the file of each."""
+    if frame.empty:
+        return []
     keys = [name for name in SECTION if name in frame and frame[name].nunique(dropna=False) > 1]
     if frame.duplicated([*keys, "mode", "requests"]).any():
         keys.append("extend")
@@ -66,7 +69,7 @@ def step_time_figure(frame: pd.DataFrame) -> Figure:
     from matplotlib.figure import Figure
 
     if len(sections(frame)) != 1:
-        raise ValueError("the frame holds cells of several settings: draw its sections one by one")
+        raise ValueError("the frame holds no cells, or cells of several settings: draw its sections one by one")
     modes = [mode for mode in MODES if (frame["mode"] == mode).any()]
     scale, unit = time_unit([value for side in ("before", "after") for value in frame[f"{side}_high_ns"].dropna()])
     with rc_context({"font.size": FONT_POINTS, "axes.spines.top": False, "axes.spines.right": False}):
@@ -102,7 +105,7 @@ def _draw_times(axes: Axes, part: pd.DataFrame, scale: int) -> None:
         _draw(axes, part.dropna(subset=[f"{side}_ns"]), side, scale, label=label, linewidth=1.2, **style)
     lost = part[part["before_ns"].isna() & part["after_ns"].isna()]
     if len(lost):
-        statuses = sorted({str(status) for status in lost[["before_status", "after_status"]].stack()})
+        statuses = sorted({*lost["before_status"].dropna(), *lost["after_status"].dropna()})
         axes.plot(lost["requests"], [0] * len(lost), "x", color=MUTED_COLOUR, label=", ".join(statuses), clip_on=False)
     _legend(axes)
 
@@ -113,15 +116,8 @@ def _draw_differences(axes: Axes, part: pd.DataFrame) -> None:
     clear = told["unresolved"].isna()
     style = {"color": AFTER_COLOUR, "linestyle": "none", "marker": "s", "markersize": 4}
     _draw(axes, told[clear], "difference", NS_PER_US, label="after - before", **style)
-    _draw(
-        axes,
-        told[~clear],
-        "difference",
-        NS_PER_US,
-        label="not resolvable here",
-        markerfacecolor="white",
-        **style,
-    )
+    hollow = style | {"markerfacecolor": "white"}
+    _draw(axes, told[~clear], "difference", NS_PER_US, label=NOT_RESOLVABLE, **hollow)
     guess = part.dropna(subset=["predicted_ns"])
     if len(guess):
         heights = guess["predicted_ns"] / NS_PER_US

@@ -123,7 +123,7 @@ def _compared_classes(changes: Iterable[Mapping[str, Sides]]) -> tuple[str, ...]
 def _grew(op: str | None, name: str, change: Mapping[str, Sides]) -> bool:
     old, new = (side or 0 for side in change[name])
     old_calls, new_calls = change["calls"]
-    if op != COMPRESSED or name == "calls" or not old_calls or new_calls is None:
+    if new > old or op != COMPRESSED or old_calls is None or new_calls is None:
         return new > old
     # cross-multiplied "per call": fewer calls must not hide a copy that each of them newly makes
     return new * old_calls > old * new_calls

@@ -1,0 +1,124 @@
+"""Before against after: who is paired with whom, and when a difference can be told from noise."""
+
+from dataclasses import replace
+
+import pytest
+
+from dsv4bench.results.compare import compare, latest, pairs
+from tests.results.synthetic import counts, lost, ramp, record, row, sweep, with_variant
+
+
+def of(pair):
+    return tuple(one and one.key for one in (pair.before, pair.after))
+
+
+def compared(before, after, **changes):
+    sides = [
+        record(reuse=reuse, samples_ns={"step_period": samples}, **changes)
+        for reuse, samples in (("off", before), ("on", after))
+    ]
+    (pair,) = pairs(sides, "reuse", "off", "on")
+    return compare(pair)
+
+
+def test_records_that_differ_only_in_reuse_are_paired():
+    found = [of(pair) for pair in pairs(sweep(), "reuse", "off", "on")]
+    assert found == [
+        (f"gpu-{batch}-{graph}-off", f"gpu-{batch}-{graph}-on") for batch in (1, 8, 64) for graph in (False, True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        with_variant(record(), compressor="torch"),
+        with_variant(record(), provider="torch"),
+        record(batch=2),
+        record(graph=True),
+        record(group="another"),
+        record(label="simulated"),
+        record(ranks=4),
+        record(environment={"gpu": "NVIDIA H100"}),
+        record(environment={**record().environment, "commit": "another"}),
+    ],
+    ids=["compressor", "provider", "batch", "graph", "group", "label", "ranks", "machine", "commit"],
+)
+def test_anything_else_that_differs_keeps_them_apart(other):
+    before = record(reuse="off")
+    assert [of(pair) for pair in pairs([before, other], "reuse", "off", "on")] == [
+        (before.key, None),
+        (None, other.key),
+    ]
+
+
+def test_an_eager_step_has_no_graph_mode():
+    after = with_variant(record(), **{"graph-mode": "full"})
+    assert len(pairs([record(reuse="off"), after], "reuse", "off", "on")) == 1
+
+
+def test_eager_is_paired_with_its_graph():
+    (pair,) = pairs([record(), record(graph=True)], "graph", False, True)
+    assert of(pair) == ("gpu-1-False-on", "gpu-1-True-on")
+
+
+def test_the_last_record_of_a_cell_counts():
+    first, again = lost("failed", "a reason"), record()
+    assert latest([first, again]) == [again]
+    assert latest([again, first, record(batch=2)]) == [first, record(batch=2)]
+    assert [pair.after for pair in pairs([first, again], "reuse", "off", "on")] == [again]
+
+
+def test_a_difference_has_its_interval_and_the_predicted_one_beside_it():
+    found = compared(ramp(20_000_000, 10_000), ramp(19_500_000, -9_000))
+    assert (found.before.value, found.after.value) == (20_000_000, 19_500_000)
+    # pairs differ by -500 000 - 19 000 x (-5 .. 5); the bounds are the second smallest and the second largest
+    assert (found.difference.value, found.difference.low, found.difference.high) == (-500_000, -576_000, -424_000)
+    assert found.relative == pytest.approx(-0.025)
+    assert found.predicted_ns == -400_000
+    assert found.unresolved is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        (ramp(1000, 1, 5), ramp(500, 1, 5), "5 samples are too few"),
+        (ramp(10_000_000, 100_000), ramp(10_000_000, -100_000), "the interval covers 0"),
+        (ramp(20_000_000, 100_000), ramp(10_000_000, -100_000), "the prediction lies below the noise"),
+        (ramp(1000, 1, 11), ramp(1000, 1, 13), "11 and 13 samples: not interleaved"),
+    ],
+    ids=["few", "zero", "noise", "unpaired"],
+)
+def test_a_difference_that_cannot_be_told_says_why(before, after, why):
+    assert compared(before, after).unresolved == why
+
+
+def test_samples_that_were_not_interleaved_have_no_difference():
+    found = compared(ramp(1000, 1, 11), ramp(1000, 1, 13))
+    assert (found.difference, found.relative) == (None, None)
+    assert found.before.value == 1000
+
+
+def test_a_side_without_a_time_has_none():
+    (pair,) = pairs([record(reuse="off"), lost("wrong", "differs")], "reuse", "off", "on")
+    found = compare(pair)
+    assert (found.after, found.difference, found.unresolved, found.added) == (None, None, None, None)
+    assert found.before.value == 20_000_000
+
+
+def test_reuse_predicts_nothing_about_the_compressor():
+    (pair,) = pairs([with_variant(record(), compressor="torch"), record()], "compressor", "torch", "fused")
+    assert compare(pair).predicted_ns is None
+
+
+def test_a_metric_may_be_chosen():
+    (pair,) = pairs([record(reuse="off"), record()], "reuse", "off", "on")
+    assert compare(pair, "host_submit").before.value == 900_000
+    assert compare(pair, "graph_replay").before is None
+
+
+def test_an_added_copy_is_found():
+    after = replace(record(), counts=counts("on", extra=[row("other", 8, "eager", 0, copies=1)]))
+    (pair,) = pairs([record(reuse="off"), after], "reuse", "off", "on")
+    assert compare(pair).nothing_added is False
+    assert compare(pair).added == ["other (kv_source 8, eager): copies 0 -> 1"]
+    assert compare(*pairs(sweep()[:2], "reuse", "off", "on")).nothing_added is True

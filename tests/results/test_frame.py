@@ -1,0 +1,58 @@
+"""Frames: one row per record, per comparison, per count, with the numbers that the records hold."""
+
+import math
+
+import pytest
+
+from dsv4bench.results.frame import comparison_frame, counts_frame, frame
+from tests.results.synthetic import lost, record, sweep
+
+
+def test_a_record_is_a_row_with_medians_and_bounds():
+    (row,) = frame([record(batch=8, graph=True)]).to_dict("records")
+    assert {name: row[name] for name in ("machine", "mode", "requests", "rows", "kv", "reuse", "status")} == {
+        "machine": "NVIDIA H200", "mode": "graph", "requests": 8, "rows": 8192, "kv": "v41+fp4", "reuse": "on",
+        "status": "ok",
+    }  # fmt: skip
+    assert (row["graph_replay_ns"], row["graph_replay_low_ns"], row["graph_replay_samples"]) == (
+        148_000_000,
+        147_964_000,
+        11,
+    )
+    assert (row["time_ns"], row["host_submit_ns"], row["peak_bytes"]) == (148_000_000, 900_000, 3 * 2**30)
+    assert row["predicted_saved_ns"] == 3_200_000
+
+
+def test_a_cell_without_a_time_is_a_row_too():
+    (row,) = frame([lost("refused", "too long")]).to_dict("records")
+    assert (row["status"], row["reason"]) == ("refused", "too long")
+    assert math.isnan(row["time_ns"])
+
+
+def test_a_comparison_is_a_row_with_both_sides():
+    rows = comparison_frame(sweep())
+    assert len(rows) == 6
+    first = rows.iloc[0]
+    assert (first["before_ns"], first["after_ns"], first["difference_ns"]) == (20_000_000, 19_500_000, -500_000)
+    assert (first["difference_low_ns"], first["difference_high_ns"], first["predicted_ns"]) == (
+        -576_000,
+        -424_000,
+        -400_000,
+    )
+    assert first["relative"] == pytest.approx(-0.025)
+    assert bool(first["nothing_added"]) is True
+    refused = rows.iloc[5]
+    assert (refused["before_status"], refused["after_status"]) == ("refused", "refused")
+    assert math.isnan(refused["before_ns"])
+
+
+def test_counts_are_rows_with_the_cell_that_they_are_of():
+    rows = counts_frame([record(reuse="off"), record(reuse="on"), lost("failed", "no", key="x")])
+    compressed = rows[rows["op"] == "dequant_compressed"].groupby("reuse")["calls"].sum()
+    assert compressed.to_dict() == {"off": 38, "on": 4}
+
+
+def test_nothing_gives_empty_frames():
+    assert frame([]).empty
+    assert comparison_frame([]).empty
+    assert counts_frame([]).empty

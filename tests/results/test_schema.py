@@ -1,0 +1,115 @@
+"""Records as lines: what is written comes back, old files stay readable, what cannot be read says where and why."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsv4bench.errors import RecordError
+from dsv4bench.results.record import ENGINES, LABELS, PLACES, STATUSES, Record
+from dsv4bench.results.schema import NAMES, decode, encode
+from dsv4bench.results.store import read_records
+from tests.results.synthetic import record
+
+OLD_FILE = Path(__file__).parents[1] / "data" / "record-v1.jsonl"
+
+words = st.text(max_size=12)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=6,
+)
+objects = st.dictionaries(words, plain, max_size=3)
+whole = st.integers(min_value=0, max_value=2**60)
+samples = st.dictionaries(words, st.lists(whole, min_size=1, max_size=5), min_size=1, max_size=3)
+count_rows = st.fixed_dictionaries(
+    {"op": words, "kv_source": st.none() | whole, "where": st.sampled_from(PLACES), "calls": st.none() | whole}
+)
+checks = st.fixed_dictionaries({"name": words, "passed": st.just(True), "detail": words})
+
+
+@st.composite
+def records(draw):
+    status = draw(st.sampled_from(STATUSES))
+    return Record(
+        key=draw(words),
+        status=status,
+        reason=None if status == "ok" else draw(st.text(min_size=1)),
+        samples_ns=draw(samples) if status == "ok" else {},
+        rank_samples_ns=draw(st.none() | st.lists(samples, max_size=2)),
+        label=draw(st.sampled_from(LABELS)),
+        engine=draw(st.sampled_from(ENGINES)),
+        note=draw(st.lists(words, max_size=2)),
+        batch=draw(objects),
+        variant=draw(objects),
+        counts=draw(st.lists(count_rows, max_size=3)),
+        checks=draw(st.lists(checks, max_size=2)),
+        predicted=draw(st.none() | objects),
+        environment=draw(objects),
+        argv=draw(st.lists(st.text(st.characters(), max_size=5), max_size=2)),
+        extra=draw(st.dictionaries(words.filter(lambda word: word not in NAMES), plain, max_size=2)),
+    )
+
+
+@given(records())
+def test_a_record_comes_back_as_it_was(one):
+    line = encode(one)
+    assert line.endswith("\n")
+    assert line.count("\n") == 1
+    assert line.isascii()
+    assert decode(line, "memory:1") == one
+
+
+def test_unknown_keys_are_kept():
+    line = encode(record()).replace("{", '{"colour":"blue",', 1)
+    assert decode(line, "f:1").extra == {"colour": "blue"}
+    assert json.loads(encode(decode(line, "f:1")))["colour"] == "blue"
+
+
+def test_missing_keys_are_defaulted():
+    assert decode('{"key":"k","status":"skipped","reason":"none"}', "f:1") == Record(
+        key="k", status="skipped", reason="none"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "f:7: not JSON"),
+        (b"\xff\xfe", "f:7: not JSON"),
+        ("[1]", "f:7: expected an object, found list"),
+        ('{"schema": 2, "key": "k"}', "f:7: written with schema 2, this version reads up to schema 1"),
+        ('{"status": "skipped", "reason": "r"}', "f:7: not a record: .*'key'"),
+        ('{"key": "k", "status": "ok"}', "f:7: not a record: status 'ok' without samples"),
+        ('{"key": "k", "status": 5}', "f:7: not a record: status: expected str"),
+        ('{"key": "k", "status": "skipped", "reason": "r", "checks": 1}', "f:7: not a record: checks: expected list"),
+    ],
+    ids=["half", "bytes", "list", "newer", "no-key", "no-samples", "kind", "kind-list"],
+)
+def test_what_is_no_record_says_where_and_why(line, message):
+    with pytest.raises(RecordError, match=message):
+        decode(line, "f:7")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_lacks_is_not_written(number):
+    with pytest.raises(ValueError, match="JSON"):
+        encode(record(predicted={"saved_ns": number}))
+
+
+def test_a_file_of_schema_1_is_read():
+    eager, refused = read_records(OLD_FILE).records
+    assert (eager.key, eager.status, eager.mode, eager.step_samples_ns) == (
+        "a1",
+        "ok",
+        "eager",
+        [20_100_000, 20_000_000],
+    )
+    assert eager.counts[0] == {
+        "op": "dequant_compressed", "kv_source": 2, "where": "eager",
+        "calls": 6, "kernels": 6, "copies": 0, "sets": 0, "aten_ops": None,
+    }  # fmt: skip
+    assert eager.extra == {"from_a_later_minor_version": True}
+    assert (refused.status, refused.reason, refused.samples_ns) == ("refused", "context over the limit", {})
