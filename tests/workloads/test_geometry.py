@@ -77,6 +77,16 @@ def test_mini_shrinks_widths_only():
     assert all(getattr(V41_FLASH_MINI, name) < getattr(V41_FLASH, name) for name in smaller[1:])
 
 
+def test_index_sources_before_the_candidate_source_take_no_part():
+    model = replace(V41_FLASH, candidate_source=8)
+    assert {kind.layer: kind.candidates for kind in model.layers if kind.owns_index and kind.ratio == 2} == {
+        2: "none",
+        8: "publish",
+        14: "consume",
+    }
+    assert {kind.candidates for kind in model.layers if kind.ratio == 1} == {"none"}
+
+
 def test_no_candidate_source_filters_nothing():
     model = replace(V41_FLASH, candidate_source=None)
     assert {kind.candidates for kind in model.layers} == {"none"}

@@ -95,8 +95,9 @@ def test_one_request_that_is_too_long():
 def test_recorded_requests_that_are_too_many():
     load = Load(tuple(Request(index, 0, 100_000) for index in range(8)), "r.jsonl")
     cell = replace(uniform_cell(1, 1, 0), load=load)
-    three = replace(cell, load=replace(load, requests=load.requests[:3]))
-    assert what_fits(estimate((three,)).total_bytes, (cell,)) == "at most --batch 3"
+    for count in (3, 7):
+        fewer = replace(cell, load=replace(load, requests=load.requests[:count]))
+        assert what_fits(estimate((fewer,)).total_bytes, (cell,)) == f"at most --batch {count}"
 
 
 def test_nothing_fits():
