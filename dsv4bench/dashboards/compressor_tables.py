@@ -46,7 +46,7 @@ def _launch_table(same: Sequence[Pair]) -> Table:
             for side in SIDES
             for title, name in (
                 (f"{side} {what}", f"{side}_{'operations' if on_gpu else 'aten_ops'}"),
-                ("specified", f"{side}_specified"),
+                (f"{side} specified", f"{side}_specified"),
             )
         ),
     )

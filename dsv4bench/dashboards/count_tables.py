@@ -27,10 +27,10 @@ def dequant_tables(compared: Sequence[Pair]) -> list[Table]:
     tables = []
     for same in grouped(_counted(compared), lambda pair: _signature(pair, _dequants(pair))):
         rows = [
-            (cell(source), cell(op), cell(where), *_numbers(change, ("calls", "kernels")))
+            (cell(source), cell(op), cell(where), *_numbers(same[0], change, ("calls", "kernels")))
             for (source, op, where), change in _dequants(same[0]).items()
         ]
-        title = heading("KV dequants per forward, reuse off -> on", same[0].any)
+        title = heading(f"KV dequants per forward, {_sides_run(same[0])}", same[0].any)
         columns = (KV_SOURCE, OP, WHERE, *_number_columns(("calls", "kernels")))
         tables.append(Table(title, columns, tuple(rows), tuple(_notes(same))))
     return tables
@@ -45,9 +45,9 @@ def operation_tables(compared: Sequence[Pair], records: Sequence[Record]) -> lis
     for same in grouped(_counted(compared), lambda pair: _signature(pair, _calls(pair))):
         on_gpu = same[0].any.engine == "gpu"
         what = "Device operations" if on_gpu else "Aten operations (CPU reference)"
-        title = heading(f"{what} per op and forward, reuse off -> on", same[0].any)
+        title = heading(f"{what} per op and forward, {_sides_run(same[0])}", same[0].any)
         changes = [_operations(pair) for pair in same]
-        rows = [(cell(op), cell(where), *_spans([one[(op, where)] for one in changes])) for op, where in changes[0]]
+        rows = [(*map(cell, key), *_spans(same[0], [one[key] for one in changes])) for key in changes[0]]
         notes = [*_notes(same), GEMM_NOTE if on_gpu else ATEN_NOTE]
         notes += said_of(records_of(same), _coverage) + _eager_beside_graph(same, records)
         tables.append(Table(title, (OP, WHERE, *_number_columns(CLASSES)), tuple(rows), tuple(notes)))
@@ -94,17 +94,26 @@ def _number_columns(classes: Sequence[str]) -> list[Column]:
     return [Column(TITLES[name], (f"{name}_before", f"{name}_after")) for name in classes]
 
 
-def _numbers(change: dict[str, Sides], classes: Sequence[str]) -> list[Cell]:
+def _sides_run(pair: Pair) -> str:
+    if pair.before and pair.after:
+        return "reuse off -> on"
+    return "reuse off" if pair.before else "reuse on"
+
+
+def _numbers(pair: Pair, change: dict[str, Sides], classes: Sequence[str]) -> list[Cell]:
     # the headline shows both sides even where they are equal: that nothing changed is part of the answer
-    return [Cell(arrow(*change[name], always=True), change[name]) for name in classes]
+    return [_number_cell(pair, *change[name], always=True) for name in classes]
 
 
-def _spans(changes: Sequence[dict[str, Sides]]) -> list[Cell]:
-    cells = []
-    for name in CLASSES:
-        before, after = (_span([change[name][side] for change in changes]) for side in (0, 1))
-        cells.append(Cell(arrow(before, after), (before, after)))
-    return cells
+def _spans(pair: Pair, changes: Sequence[dict[str, Sides]]) -> list[Cell]:
+    sides = [[_span([change[name][side] for change in changes]) for side in (0, 1)] for name in CLASSES]
+    return [_number_cell(pair, before, after) for before, after in sides]
+
+
+def _number_cell(pair: Pair, before: int | str | None, after: int | str | None, *, always: bool = False) -> Cell:
+    both = pair.before is not None and pair.after is not None
+    only = before if pair.before is not None else after
+    return Cell(arrow(before, after, always=always) if both else arrow(only, only), (before, after))
 
 
 def _span(counts: Sequence[int | None]) -> int | str | None:

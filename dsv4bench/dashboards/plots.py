@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsv4bench.dashboards.style import AFTER_COLOUR, BEFORE_COLOUR, MUTED_COLOUR, PREDICTED_COLOUR, time_unit
+from dsv4bench.errors import UsageError
 from dsv4bench.results.compare import NOT_RESOLVABLE
 from dsv4bench.units import NS_PER_US
 
@@ -89,13 +90,20 @@ def step_time_figure(frame: pd.DataFrame) -> Figure:
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Save a figure as `stem`.png and `stem`.svg and return their paths; the same figure gives the same bytes."""
+    """Save a figure as `stem`.png and `stem`.svg and return their paths; the same figure gives the same bytes.
+
+    UsageError if the files cannot be written.
+    """
     from matplotlib import rc_context
 
     paths = [stem.with_name(f"{stem.name}{ending}") for ending in (".png", ".svg")]
-    with rc_context({"svg.hashsalt": "dsv4bench"}):
-        figure.savefig(paths[0], dpi=PIXELS_PER_INCH, metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"Date": None})
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        with rc_context({"svg.hashsalt": "dsv4bench"}):
+            figure.savefig(paths[0], dpi=PIXELS_PER_INCH, metadata={"Software": None})
+            figure.savefig(paths[1], metadata={"Date": None})
+    except OSError as error:
+        raise UsageError(f"{stem.parent}: cannot write the figure: {error.strerror}") from None
     return paths
 
 

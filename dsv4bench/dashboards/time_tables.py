@@ -20,7 +20,7 @@ from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.compare import NOT_RESOLVABLE, Comparison, Pair, compare
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import CONFIDENCE, Interval
-from dsv4bench.units import NS_PER_US, format_percent
+from dsv4bench.units import NS_PER_US, format_percent, format_rate
 
 CELL_COLUMNS = (
     Column("batch", ("requests", "extend")),
@@ -28,7 +28,7 @@ CELL_COLUMNS = (
     Column("forwards", ("forwards",)),
     Column("mode", ("mode",), right=False),
 )
-PREDICTED = "predicted: rows not dequantised again x their bytes / the measured dequant rate; negative is time saved"
+PREDICTED = "pred: rows not dequantised again x their bytes / the dequant rate; negative is time saved"
 
 
 def step_tables(compared: Sequence[Pair]) -> list[Table]:
@@ -78,7 +78,7 @@ def interval_cell(interval: Interval | None, scale: int, signed: bool = False, o
 def _reuse_table(same: Sequence[Pair]) -> Table:
     records = records_of(same)
     notes = [settings(same[0].any), _confidence_note(records)]
-    notes += [PREDICTED] if any(record.predicted for record in records) else []
+    notes += _prediction_notes(records)
     notes += list(dict.fromkeys(line for record in records for line in record.note))
     title = heading("Step time, reuse off (before) and on (after)", same[0].any)
     return time_table(title, ("before", "after"), [compare(pair) for pair in same], [*notes, *provenance(records)])
@@ -119,11 +119,24 @@ def _change_cell(one: Comparison) -> Cell:
 
 def _confidence_note(records: Sequence[Record]) -> str:
     counts = sorted({len(record.step_samples_ns) for record in records if record.step_samples_ns})
-    samples = "no" if not counts else f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    samples = _least_to_most([str(count) for count in counts]) if counts else "no"
     return (
         f"medians of {samples} samples ± the farther bound of the {CONFIDENCE * 100:.0f} % interval"
         " (the extremes where there are fewer than 6); diff: the median of paired differences"
     )
+
+
+def _prediction_notes(records: Sequence[Record]) -> list[str]:
+    guesses = [record.predicted for record in records if record.predicted]
+    rates = [rate for guess in guesses if (rate := guess.get("dequant_bytes_per_s"))]
+    how = list(dict.fromkeys(guess["how"] for guess in guesses if guess.get("how")))
+    found = [PREDICTED] if guesses else []
+    found += [f"pred: {how[0]}"] if len(how) == 1 else []
+    return found + ([f"dequant rate: {_least_to_most([format_rate(rate) for rate in sorted(rates)])}"] if rates else [])
+
+
+def _least_to_most(texts: Sequence[str]) -> str:
+    return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
 
 
 def _unresolved_notes(compared: Sequence[Comparison]) -> list[str]:

@@ -50,7 +50,7 @@ def test_any_other_op_is_all_that_the_device_does():
     assert operations("store", {**FAKE, "sets": None}) is None
 
 
-@pytest.mark.parametrize("device", [True, False], ids=["gpu", "cpu"])
+@pytest.mark.parametrize("device", [True, False], ids=["h200", "two-cores"])
 @pytest.mark.parametrize(
     ("extra", "want"),
     [

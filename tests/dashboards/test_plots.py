@@ -1,0 +1,130 @@
+"""The figure, read by its data: what is drawn where, and how it is labelled."""
+
+import numpy as np
+import pytest
+from matplotlib.container import ErrorbarContainer
+
+from dsv4bench.dashboards.plots import save_figure, sections, step_time_figure
+from dsv4bench.errors import UsageError
+from dsv4bench.results.frame import comparison_frame
+from tests.results.synthetic import cpu_sweep, lost, ramp, record, sweep, with_variant
+
+
+def bars(axes):
+    """Return the points of each errorbar: label -> (x, y, low, high)."""
+    found = {}
+    for container in axes.containers:
+        assert isinstance(container, ErrorbarContainer)
+        line, _, (stems,) = container
+        segments = np.array(stems.get_segments())  # [points, 2 ends, xy]
+        found[container.get_label()] = (line.get_xdata(), line.get_ydata(), segments[:, 0, 1], segments[:, 1, 1])
+    return found
+
+
+def panels(records):
+    figure = step_time_figure(comparison_frame(records))
+    return figure, np.array(figure.axes).reshape(2, -1)
+
+
+def test_times_are_drawn_before_and_after_with_their_intervals():
+    _, axes = panels(sweep())
+    eager = bars(axes[0, 0])
+    x, y, low, high = eager["before: reuse off"]
+    assert list(x) == [1, 8, 64]
+    assert y == pytest.approx([20, 160, 1280])  # ms
+    assert (low[0], high[0]) == pytest.approx((19.96, 20.04))
+    assert eager["after: reuse on"][1] == pytest.approx([19.5, 156, 1248])
+    assert axes[0, 0].get_ylim()[0] == 0
+
+
+def test_the_difference_is_drawn_beside_the_predicted_one():
+    _, axes = panels(sweep())
+    _, y, low, high = bars(axes[1, 0])["after - before"]
+    assert y == pytest.approx([-500, -4000, -32000])  # us
+    assert (low[0], high[0]) == pytest.approx((-576, -424))
+    (predicted,) = [line for line in axes[1, 0].lines if line.get_label() == "predicted"]
+    assert predicted.get_ydata() == pytest.approx([-400, -3200, -25600])
+
+
+def test_a_cell_without_a_time_is_a_cross_with_its_status():
+    _, axes = panels(sweep())
+    (cross,) = [line for line in axes[0, 1].lines if line.get_label() == "refused"]
+    assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([64], [0])
+    assert list(bars(axes[0, 1])["before: reuse off"][0]) == [1, 8]
+
+
+def test_a_difference_that_cannot_be_told_is_hollow():
+    noisy = [
+        record(reuse=reuse, samples_ns={"step_period": ramp(10_000_000, step)})
+        for reuse, step in (("off", 90_000), ("on", -90_000))
+    ]
+    _, axes = panels(noisy)
+    assert set(bars(axes[1, 0])) == {"not resolvable here"}
+
+
+@pytest.mark.parametrize(("reuse", "label"), [("on", "after: reuse on"), ("off", "before: reuse off")])
+def test_one_side_alone_is_drawn(reuse, label):
+    _, axes = panels([record(reuse=reuse), lost("failed", "broke", batch=2, reuse=reuse)])
+    assert set(bars(axes[0, 0])) == {label}
+    assert "failed" in [line.get_label() for line in axes[0, 0].lines]
+
+
+@pytest.mark.parametrize(
+    ("records", "titles", "words"),
+    [
+        (
+            sweep(),
+            ["eager", "graph (breakable)"],
+            ("v41-flash:", "measured", "gpu", "NVIDIA H200", "2026-11-30", "prefix 8192"),
+        ),
+        (cpu_sweep(), ["eager", "static buffers, no CUDA graph"], ("v41-flash-mini", "cpu-reference", "two cores")),
+    ],
+    ids=["h200", "two-cores"],
+)
+def test_the_title_says_what_ran_where_and_when(records, titles, words):
+    figure, axes = panels(records)
+    assert [panel.get_title() for panel in axes[0]] == titles
+    assert all(word in figure.get_suptitle() for word in ("Attention stack", *words))
+    assert [tick.get_text() for tick in axes[1, 0].get_xticklabels()] == [
+        str(b) for b in sorted({r.batch["requests"] for r in records})
+    ]
+
+
+def test_cells_of_other_settings_have_a_figure_of_their_own():
+    mixed = [with_variant(one, kv=kv) for kv in ("v4", "v41+fp4") for one in sweep()]
+    parts = sections(comparison_frame(mixed))
+    assert [(name, len(part)) for name, part in parts] == [("step-time-v4", 6), ("step-time-v41-fp4", 6)]
+    with pytest.raises(ValueError, match="several settings"):
+        step_time_figure(comparison_frame(mixed))
+
+
+def test_two_lengths_of_one_batch_have_a_figure_each():
+    longer = [record(2, reuse, key=f"long-{reuse}", group="long") for reuse in ("off", "on")]
+    for one in longer:
+        one.batch["extend"] = 4096
+    parts = sections(comparison_frame([record(2, "off"), record(2, "on"), *longer]))
+    assert [name for name, _ in parts] == ["step-time-1024", "step-time-4096"]
+
+
+def test_nothing_cannot_be_drawn():
+    assert sections(comparison_frame([])) == []
+    with pytest.raises(ValueError, match="no cells"):
+        step_time_figure(comparison_frame([]))
+
+
+def test_a_figure_that_cannot_be_written_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    figure, _ = panels(cpu_sweep())
+    with pytest.raises(UsageError, match="cannot write the figure: "):
+        save_figure(figure, tmp_path / "file" / "times")
+
+
+def test_a_figure_is_saved_as_png_and_svg_with_the_same_bytes_each_time(tmp_path):
+    kept = []
+    for name in ("one", "two"):
+        figure, _ = panels(cpu_sweep())
+        paths = save_figure(figure, tmp_path / name / "v4.1-times")
+        assert [path.name for path in paths] == ["v4.1-times.png", "v4.1-times.svg"]
+        kept.append([path.read_bytes() for path in paths])
+    assert kept[0] == kept[1]
+    assert kept[0][0].startswith(b"\x89PNG")

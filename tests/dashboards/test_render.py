@@ -1,0 +1,116 @@
+"""Text, terminal, markdown and CSV of a small table."""
+
+import io
+
+import pytest
+
+from dsv4bench.dashboards.markdown import markdown
+from dsv4bench.dashboards.render import csv_text, plain, write_terminal
+from dsv4bench.dashboards.style import arrow, number, plus_minus, time_unit, yes
+from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty, joined
+from dsv4bench.results.stats import Interval
+
+TABLE = Table(
+    "A title",
+    (
+        Column("op", ("op",), right=False),
+        Column("calls", ("before", "after")),
+        Column("", ("hidden",)),
+        Column("void", ("void",)),
+    ),
+    ((cell("a|b"), Cell("38 -> 4", (38, 4)), cell(True, ""), empty()), (cell("c"), empty(2), cell(None), empty())),
+    ("same bytes: true", "other bytes: false"),
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def on_terminal(monkeypatch, **environment):
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm", "COLUMNS": "80", **environment}.items():
+        monkeypatch.setenv(name, value)
+    stream = Terminal()
+    write_terminal([TABLE], stream)
+    return stream.getvalue()
+
+
+def test_plain_text_aligns_and_hides_what_is_empty():
+    assert plain(TABLE) == "A title\nop     calls\na|b  38 -> 4\nc\nsame bytes: true\nother bytes: false\n"
+
+
+def test_a_table_that_is_too_wide_comes_closer_and_loses_nothing():
+    assert "a|b 38 -> 4" in plain(TABLE, width=11)
+    assert "a|b 38 -> 4" in plain(TABLE, width=5)
+
+
+def test_a_long_note_is_wrapped_and_indented():
+    table = Table("t", (), (), ("a note of words " * 8,))
+    lines = plain(table).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[2].startswith("  ")
+
+
+def test_a_terminal_shows_the_same_lines_in_colours(monkeypatch):
+    text = on_terminal(monkeypatch)
+    assert "\x1b[1;31mfalse\x1b[0m" in text  # an answer that is false is bold and red
+    assert "\x1b[1;31mtrue" not in text
+
+
+def test_no_color_is_honoured(monkeypatch):
+    assert "31m" not in on_terminal(monkeypatch, NO_COLOR="1")
+
+
+def test_a_dumb_terminal_gets_the_plain_lines(monkeypatch):
+    assert on_terminal(monkeypatch, TERM="dumb") == plain(TABLE)
+
+
+def test_markdown_escapes_what_it_would_read():
+    assert markdown(TABLE) == (
+        "**A title**\n\n| op | calls |\n| --- | ---: |\n| a\\|b | 38 -> 4 |\n| c |  |\n\n"
+        "- same bytes: true\n- other bytes: false\n"
+    )
+
+
+def test_csv_has_every_column_and_plain_values():
+    assert csv_text([TABLE, TABLE]).split("\n\n")[0] == (
+        "# A title\nop,before,after,hidden,void\na|b,38,4,true,\nc,,,,\n# same bytes: true\n# other bytes: false"
+    )
+
+
+@pytest.mark.parametrize(
+    ("interval", "scale", "signed", "text"),
+    [
+        (Interval(253_123_456, 252_700_000, 253_400_000, 0.95), 10**6, False, "253.1 ±0.4"),
+        (Interval(1_280_000_000, 1_279_960_000, 1_280_040_000, 0.95), 10**6, False, "1280.00 ±0.04"),
+        (Interval(12_340, 12_340, 12_340, 0.95), 10**3, False, "12.34 ±0.00"),
+        (Interval(-1_900_000, -2_200_000, -1_700_000, 0.95), 10**3, True, "-1900 ±300"),
+        (Interval(45_230, 42_000, 46_000, 0.95), 10**3, True, "+45.23 ±3.23"),
+        (Interval(0, -500, 400, 0.95), 10**3, True, "0.0 ±0.5"),
+        (Interval(5_000_000, 5_000_000, 5_000_001, 0.95), 10**6, False, "5.000 ±0.000"),
+        (None, 1, False, ""),
+    ],
+)
+def test_a_median_is_shown_with_its_farther_bound(interval, scale, signed, text):
+    assert plus_minus(interval, scale, signed) == text
+
+
+def test_small_words():
+    assert (arrow(1, 1), arrow(1, 1, always=True), arrow(1, 2), arrow(None, 2), arrow(None, None)) == (
+        "1",
+        "1 -> 1",
+        "1 -> 2",
+        "- -> 2",
+        "",
+    )
+    assert (number(None, 1), number(1500.0, 1000, signed=True), number(-1500.0, 1000)) == ("", "+1.500", "-1.500")
+    assert (time_unit([999_999.0]), time_unit([1.0, 1e6]), time_unit([])) == (
+        (1000, "us"),
+        (10**6, "ms"),
+        (10**6, "ms"),
+    )
+    assert (yes(True, "?"), yes(False, "?"), yes(None, "?")) == ("true", "false", "?")
+    assert joined([1, 1, "2"]) == "1 2"

@@ -1,0 +1,234 @@
+"""Tables: golden text for 80 columns, markdown and CSV, and the figures that must be in them."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from dsv4bench.dashboards.tables import FORMATS, show, tables
+from dsv4bench.errors import UsageError
+from dsv4bench.results.record import Record
+from dsv4bench.results.schema import decode
+from tests.dashboards.scenes import ENDINGS, SCENES, both_compressors, dealt, drawn, golden_file, wrong
+from tests.results.synthetic import counts, cpu_sweep, ramp, record, row, sweep, with_variant
+
+
+def named(records, start):
+    return [table for table in tables(records) if table.title.startswith(start)]
+
+
+def texts(table):
+    columns, rows = table.shown()
+    return [dict(zip([column.title for column in columns], one, strict=True)) for one in rows]
+
+
+def bare(key, variant=None, **changes):
+    """A record with little in it but a time."""
+    times = {"step_period": [1]}
+    return Record(key=key, status="ok", samples_ns=times, variant={"reuse": "on", **(variant or {})}, **changes)
+
+
+@pytest.mark.parametrize("form", ENDINGS)
+@pytest.mark.parametrize("name", SCENES)
+def test_tables_are_those_that_were_read_and_agreed(name, form):
+    assert drawn(name, form) == golden_file(name, form).read_text()
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_terminal_of_80_columns_shows_every_line_whole(name):
+    assert max(map(len, drawn(name, "table").splitlines())) <= 80
+
+
+def test_the_headline_says_38_to_4_per_forward_and_40_to_40():
+    eager, graph = named(sweep(), "KV dequants")
+    assert [(line["kv_source"], line["calls"]) for line in texts(eager)] == [
+        ("2", "6 -> 1"), ("8", "6 -> 1"), ("14", "6 -> 1"), ("20", "20 -> 1"), ("all", "38 -> 4"), ("all", "40 -> 40"),
+    ]  # fmt: skip
+    assert {line["where"] for line in texts(graph)} == {"break"}
+    assert eager.notes[0] == "no other kernel or copy added: true"
+    assert eager.title.endswith("attention stack of v41-flash: measured, gpu, NVIDIA H200")
+
+
+def test_an_added_copy_turns_the_line_false_and_is_named():
+    red, _ = named(wrong(), "KV dequants")
+    assert red.notes[:2] == ("no other kernel or copy added: false", "added: other (kv_source 8, eager): copies 0 -> 5")
+    assert "[wrong]" in red.notes[2]
+
+
+def test_a_dequant_that_was_lost_is_seen_in_the_headline():
+    stale = [one for one in counts("on") if (one["op"], one["kv_source"]) != ("dequant_compressed", 8)]
+    (table,) = named([record(reuse="off"), record(counts=stale)], "KV dequants")
+    assert [line["calls"] for line in texts(table)][:5] == ["6 -> 1", "6 -> 0", "6 -> 1", "20 -> 1", "38 -> 3"]
+
+
+def test_one_side_alone_is_shown_as_one_side():
+    (table,) = named([record(reuse="on")], "KV dequants")
+    assert "reuse on," in table.title
+    assert [line["calls"] for line in texts(table)] == ["1", "1", "1", "1", "4", "40"]
+    assert table.notes[0].startswith("no other kernel or copy added: not compared")
+
+
+def test_counts_that_vary_between_cells_are_shown_as_a_span():
+    wide = [row("store", None, "eager", 3, each=2)]
+    cells = [
+        record(batch, reuse, counts=counts(reuse, extra=wide[:0] if batch == 1 else []))
+        for batch in (1, 8)
+        for reuse in ("off", "on")
+    ]
+    for cell, each in zip(cells, (1, 1, 3, 3), strict=True):
+        cell.counts.append(row("o_proj_a", None, "eager", 40, each=each))
+    (table,) = named(cells, "Device operations")
+    assert {line["op"]: line["kernels"] for line in texts(table)}["o_proj_a"] == "40..120"
+
+
+def test_a_cpu_counts_calls_and_aten_operations_under_their_name():
+    (table,) = named(cpu_sweep(), "Aten operations (CPU reference)")
+    assert list(texts(table)[0]) == ["op", "where", "calls", "aten operations"]
+    assert any("not launches on a GPU" in note for note in table.notes)
+
+
+def test_eager_is_set_beside_segments_and_breaks():
+    eager, graph = named(sweep(), "Device operations")
+    assert "eager = segments + breaks, op by op: true" in graph.notes
+    assert not any("segments + breaks" in note for note in eager.notes)
+    odd = [
+        record(
+            graph=graph,
+            counts=counts("on", "break" if graph else "eager", extra=[row("store", 2, "segment", 1)] * graph),
+        )
+        for graph in (False, True)
+    ]
+    (_, graph) = named(odd, "Device operations")
+    assert "eager = segments + breaks, op by op: false" in graph.notes
+    assert "eager and graph differ: store: 0 and 1" in graph.notes
+
+
+def test_a_cell_that_could_not_run_is_a_row_with_its_reason():
+    (table,) = named(sweep(), "Step time")
+    last = texts(table)[-1]
+    assert (last["batch"], last["mode"], last["before ms"], last["after ms"]) == (
+        "64 x 128",
+        "graph",
+        "refused",
+        "refused",
+    )
+    assert "refused: context 20000 is over the graph's limit of 16384 (graph, batch 64 x 128)" in table.notes
+
+
+def test_a_difference_that_cannot_be_told_is_marked():
+    noisy = [
+        record(reuse=reuse, samples_ns={"step_period": ramp(10_000_000, step)})
+        for reuse, step in (("off", 90_000), ("on", -90_000))
+    ]
+    (table,) = named(noisy, "Step time")
+    assert texts(table)[0]["change"] == "+0.00 % ?"
+    assert "? not resolvable here: the interval covers 0 (eager, batch 1 x 1024)" in table.notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ([{"variant": {"kv": kv}} for kv in ("v4", "v41")], 2),
+        ([{"batch": {"prefix": prefix}} for prefix in (0, 8192, 65536)], 3),
+        ([{"environment": {"commit": commit}} for commit in "ab"], 2),
+        ([{"label": "measured"}, {"label": "simulated"}], 2),
+        ([{"engine": "gpu"}, {"engine": "tape"}], 2),
+    ],
+    ids=["kv", "prefix", "commit", "label", "engine"],
+)
+def test_cells_of_other_settings_have_a_table_of_their_own(changes, parts):
+    cells = [bare(str(number), **change) for number, change in enumerate(changes)]
+    assert len(named(cells, "Step time")) == parts
+
+
+def test_forwards_and_padding_are_shown_where_there_are_any():
+    batch = {
+        "requests": 4,
+        "extend": None,
+        "prefix": None,
+        "rows": 8100,
+        "padded_rows": 8192,
+        "forwards": 3,
+        "source": "lengths.jsonl",
+    }
+    (table,) = named([bare("k", batch=batch)], "Step time")
+    line = texts(table)[0]
+    assert (line["batch"], line["rows"], line["forwards"]) == ("4", "8100/8192", "3")
+    assert "requests from lengths.jsonl" in table.notes[0]
+
+
+def test_checks_and_flags_are_under_the_tables():
+    (times,) = named(wrong(), "Step time")
+    (memory,) = named(wrong(), "Host submit")
+    assert "launch-bound (eager, batch 2 x 1024)" in times.notes
+    assert texts(memory)[0]["checks"] == "1 of 3 WRONG"
+    assert any(note.startswith("WRONG reused heads: layer 8: row 3 differs") for note in memory.notes)
+
+
+def test_ranks_are_shown_with_their_maximum_and_skew():
+    (table,) = named(dealt(), "Ranks")
+    lines = texts(table)
+    assert [line["rank"] for line in lines] == ["0", "1", "step"]
+    assert "simulated" in table.title
+    assert lines[2]["skew"] == "0.57 % -> 0.59 %"
+    assert named(sweep(), "Ranks") == []
+
+
+def test_a_compressor_is_counted_beside_the_specification():
+    (table,) = named(both_compressors(), "Launches")
+    assert [tuple(line.values()) for line in texts(table)] == [
+        (source, "61", "61", "4", "4") for source in ("2", "8", "14")
+    ]
+    (times,) = named(both_compressors(), "Step time, torch")
+    assert [line["diff us"] for line in texts(times)] == ["-600.0 ±0.0", "-600.0 ±0.0"]
+    assert named(sweep(), "Launches") == []
+
+
+def test_other_formats_expect_62_launches():
+    cells = [with_variant(one, kv="v4", compressor=one.variant["compressor"]) for one in both_compressors()]
+    (table,) = named(cells, "Launches")
+    assert [row[2].text for row in table.rows] == ["62", "62", "62"]
+
+
+def test_samples_of_the_compressor_alone_are_preferred():
+    cells = [
+        with_variant(record(samples_ns={"step_period": [9], "compressor": [time]}), compressor=name)
+        for name, time in (("torch", 5_000_000), ("fused", 500_000))
+    ]
+    (table,) = named(cells, "Time of the ratio-2 compressor")
+    assert (table.rows[0][4].values[0], table.rows[0][5].values[0]) == (5_000_000, 500_000)
+
+
+def test_csv_holds_plain_values():
+    block = next(part for part in drawn("h200", "csv").split("\n\n") if part.startswith("# Step time"))
+    rows = list(csv.DictReader(line for line in io.StringIO(block) if not line.startswith("#")))
+    assert (rows[0]["requests"], float(rows[0]["before_ns"]), float(rows[0]["difference_low_ns"])) == (
+        "1",
+        20e6,
+        -576e3,
+    )
+    assert (rows[5]["before_status"], rows[5]["before_ns"]) == ("refused", "")
+
+
+def test_json_is_the_records_themselves():
+    records = json.loads(shown("json"))
+    assert [one["key"] for one in records] == [one.key for one in sweep()]
+    assert records[0]["variant"]["reuse"] == "off"
+    assert [decode(line, "f") for line in shown("jsonl").splitlines()] == sweep()
+
+
+def shown(form):
+    stream = io.StringIO()
+    show(sweep(), form, stream)
+    return stream.getvalue()
+
+
+def test_no_records_give_no_tables():
+    assert tables([]) == []
+
+
+def test_an_unknown_format_is_one_clear_line():
+    with pytest.raises(UsageError, match=r"--format mark: expected one of table, md, csv, json, jsonl"):
+        show([], "mark", io.StringIO())
+    assert len(FORMATS) == 5
