@@ -1,0 +1,315 @@
+"""The Triton quantisers against golden vectors and the torch oracle, bit for bit."""
+
+import pytest
+import torch
+
+from dsv4bench.kernels import codec
+from dsv4bench.kernels.codec_triton import (
+    check_cache,
+    e2m1_decode,
+    e2m1_encode,
+    e4m3_decode,
+    e4m3_encode,
+    fake_quant_index,
+    fake_quant_kv,
+    pack_nibbles,
+    paged_constants,
+    quantise_fp4,
+    quantise_index,
+    quantise_v4,
+    quantise_v41,
+    slot_offsets,
+    store_index_rows,
+    store_rows,
+    ue8m0_decode,
+    ue8m0_inverse,
+    unpack_nibbles,
+)
+from dsv4bench.kernels.contract import same_bits
+from dsv4bench.kernels.jit import tl, triton
+from dsv4bench.kernels.layout import INDEX_K, V4, V41, V41_FP4
+from tests.kernels import golden
+
+BLOCK = 4096
+LAYOUTS = [V4, V41, V41_FP4]
+
+
+@triton.jit
+def encode_values(x_ptr, e4m3_ptr, e2m1_ptr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at)
+    tl.store(e4m3_ptr + at, e4m3_encode(x))
+    tl.store(e2m1_ptr + at, e2m1_encode(x))
+
+
+@triton.jit
+def decode_bytes(byte_ptr, e4m3_ptr, ue8m0_ptr, inverse_ptr, e2m1_ptr):
+    at = tl.arange(0, 256)
+    byte = tl.load(byte_ptr + at)
+    tl.store(e4m3_ptr + at, e4m3_decode(byte))
+    tl.store(ue8m0_ptr + at, ue8m0_decode(byte))
+    tl.store(inverse_ptr + at, ue8m0_inverse(byte))
+    tl.store(e2m1_ptr + at, e2m1_decode(byte & 15))
+
+
+@triton.jit
+def turn_nibbles(byte_ptr, codes_ptr, back_ptr):
+    row = tl.arange(0, 2)[:, None] * 128
+    packed = tl.load(byte_ptr + row + tl.arange(0, 128)[None, :])
+    codes = unpack_nibbles(packed)
+    tl.store(codes_ptr + 2 * row + tl.arange(0, 256)[None, :], codes)
+    tl.store(back_ptr + row + tl.arange(0, 128)[None, :], pack_nibbles(codes))
+
+
+@triton.jit
+def quantise_tiles(x_ptr, codes_ptr, scales_ptr, RULE: tl.constexpr, TILES: tl.constexpr, WIDTH: tl.constexpr):
+    tile = tl.program_id(0) * TILES + tl.arange(0, TILES)
+    at = tile[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
+    x = tl.load(x_ptr + at)
+    if RULE == "v4":
+        codes, scales = quantise_v4(x)
+    elif RULE == "v41":
+        codes, scales = quantise_v41(x)
+    elif RULE == "fp4":
+        codes, scales = quantise_fp4(x)
+    else:
+        codes, scales = quantise_index(x)
+    tl.store(codes_ptr + at, codes)
+    tl.store(scales_ptr + tile, scales)
+
+
+@triton.jit
+def fake_quantise(x_ptr, out_ptr, INDEX: tl.constexpr, ROWS: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    at = row[:, None] * 128 + tl.arange(0, 128)[None, :]
+    x = tl.load(x_ptr + at)
+    y = fake_quant_index(x) if INDEX else fake_quant_kv(x)
+    tl.store(out_ptr + at, y)
+
+
+@triton.jit
+def write_rows(
+    x_ptr,
+    slots_ptr,
+    cache_ptr,
+    n,
+    LAYOUT: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    PAGE_BYTES: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    slots = tl.load(slots_ptr + row, mask=row < n, other=-1)
+    live = slots >= 0
+    x = tl.load(x_ptr + row[:, None] * 512 + tl.arange(0, 512)[None, :], mask=live[:, None], other=0.0)
+    store_rows(cache_ptr, slots, live, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+
+
+@triton.jit
+def write_index_rows(payload_ptr, scales_ptr, slots_ptr, cache_ptr, PAGE_SIZE: tl.constexpr):
+    row = tl.arange(0, 4)
+    slots = tl.load(slots_ptr + row)
+    payload = tl.load(payload_ptr + row[:, None] * 64 + tl.arange(0, 64)[None, :])
+    scales = tl.load(scales_ptr + row[:, None] * 4 + tl.arange(0, 4)[None, :])
+    store_index_rows(cache_ptr, slots, slots >= 0, payload, scales, PAGE_SIZE)
+
+
+@triton.jit
+def place_slots(slots_ptr, data_ptr, scale_ptr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    at = tl.arange(0, 4)
+    data, scale = slot_offsets(tl.load(slots_ptr + at), PAGE_SIZE, PAGE_BYTES, 512, 16)
+    tl.store(data_ptr + at, data)
+    tl.store(scale_ptr + at, scale)
+
+
+def u8(*shape: int, device: str) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.uint8, device=device)
+
+
+def padded(values: torch.Tensor) -> torch.Tensor:
+    """Fill up with zeros to whole blocks."""
+    return torch.nn.functional.pad(values, (0, -len(values) % BLOCK))
+
+
+def quantised(rule: str, tiles: torch.Tensor, tiles_a_program: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
+    short = -len(tiles) % tiles_a_program
+    x = torch.nn.functional.pad(tiles, (0, 0, 0, short)).contiguous()
+    codes, scales = u8(*x.shape, device=x.device), u8(len(x), device=x.device)
+    grid = (len(x) // tiles_a_program,)
+    quantise_tiles[grid](x, codes, scales, RULE=rule, TILES=tiles_a_program, WIDTH=x.shape[1])
+    return codes[: len(tiles)], scales[: len(tiles)]
+
+
+def test_every_bf16_and_every_tie_is_encoded_as_the_oracle_does(triton_device):
+    ties = torch.tensor([tie for tie, _ in golden.E2M1_TIES])
+    near = torch.cat([ties, ties * (1 - 2**-23), ties * (1 + 2**-23)])
+    drawn = torch.randn(20_000, generator=torch.Generator().manual_seed(4)) * 4
+    x = padded(torch.cat([golden.all_bf16().float(), near, -near, drawn])).to(triton_device)
+    e4m3, e2m1 = u8(len(x), device=x.device), u8(len(x), device=x.device)
+    encode_values[(len(x) // BLOCK,)](x, e4m3, e2m1, BLOCK=BLOCK)
+    assert torch.equal(e4m3, codec.e4m3_encode(x))
+    assert torch.equal(e2m1, codec.e2m1_encode(x))
+
+
+def test_every_byte_is_decoded_as_the_oracle_does(triton_device):
+    byte = torch.arange(256, dtype=torch.uint8, device=triton_device)
+    e4m3, ue8m0, inverse, e2m1 = torch.zeros(4, 256, device=triton_device)
+    decode_bytes[(1,)](byte, e4m3, ue8m0, inverse, e2m1)
+    assert same_bits(e4m3, codec.e4m3_decode(byte)).all()
+    assert same_bits(ue8m0, codec.ue8m0_decode(byte)).all()
+    assert same_bits(e2m1, codec.e2m1_decode(byte & 15)).all()
+    assert torch.equal(inverse[1:254], 1 / codec.ue8m0_decode(byte)[1:254])
+
+
+def test_nibbles_come_apart_and_together(triton_device):
+    byte = torch.arange(256, dtype=torch.uint8, device=triton_device)
+    codes, back = u8(512, device=triton_device), u8(256, device=triton_device)
+    turn_nibbles[(1,)](byte, codes, back)
+    assert torch.equal(codes[0::2], byte & 15)
+    assert torch.equal(codes[1::2], byte >> 4)
+    assert torch.equal(back, byte)
+
+
+@pytest.mark.parametrize("rule", ["v4", "v41", "fp4"])
+def test_golden_scales(rule, triton_device):
+    maxima, want = zip(*golden.SCALES[rule], strict=True)
+    tiles = golden.tiles_with_maximum(torch.tensor(maxima), golden.TILE_WIDTH[rule]).to(triton_device)
+    assert quantised(rule, tiles)[1].tolist() == list(want)
+
+
+@pytest.mark.parametrize(
+    ("rule", "oracle"), [("v4", codec.v4_scale), ("v41", codec.v41_scale), ("fp4", codec.fp4_scale)]
+)
+def test_every_bf16_maximum_gives_the_scale_of_the_oracle(rule, oracle, triton_device):
+    """The rules do not ask how wide a tile is; narrow ones keep the interpreter quick."""
+    maxima = golden.all_bf16().float()
+    tiles = golden.tiles_with_maximum(maxima[~maxima.signbit()], 4).to(triton_device)
+    assert torch.equal(quantised(rule, tiles, 2048)[1], oracle(tiles).flatten())
+
+
+@pytest.mark.parametrize("rule", ["v4", "v41", "fp4"])
+def test_codes_at_the_edges_of_every_scale(rule, triton_device):
+    """Each e4m3 or e2m1 tie, times powers of two around the golden maxima, in tiles of their own."""
+    width = golden.TILE_WIDTH[rule]
+    unit = torch.tensor([tie for tie, _ in golden.E2M1_TIES] + [6.0]) if rule == "fp4" else torch.arange(1, 33) * 14.5
+    tiles = torch.zeros(2 * 40, width)
+    tiles[:40, : len(unit)] = unit * 2.0 ** torch.arange(-20.0, 20.0)[:, None]
+    tiles[40:] = -tiles[:40]
+    tiles = tiles.to(triton_device)
+    codes, scales = quantised(rule, tiles)
+    scale = (codec.e4m3_decode if rule == "fp4" else codec.ue8m0_decode)(scales)[:, None]
+    encode = codec.e2m1_encode if rule == "fp4" else codec.e4m3_encode
+    assert torch.equal(codes, encode(tiles / scale))
+
+
+@pytest.mark.parametrize("index", [False, True], ids=["kv", "index"])
+def test_fake_quantisation_is_that_of_the_oracle(index, triton_device):
+    drawn = torch.randn(60, 128, generator=torch.Generator().manual_seed(5))
+    drawn *= 2.0 ** torch.arange(-40.0, 20.0)[:, None]
+    edges = torch.stack([golden.ROW[:128], *(golden.index_row(factor) for factor, *_ in golden.INDEX_SCALES[1:])])
+    x = torch.cat([edges, drawn]).bfloat16().float().to(triton_device)
+    got = torch.full_like(x, float("nan"))
+    fake_quantise[(len(x) // 4,)](x, got, INDEX=index, ROWS=4)
+    want = (codec.fake_quant_index if index else codec.fake_quant_kv)(x)
+    assert same_bits(got, want).all()
+    assert same_bits(got, got.bfloat16().float()).all()
+
+
+@pytest.mark.parametrize(("factor", "fake", "packed"), golden.INDEX_SCALES)
+def test_the_pack_stage_of_the_index(factor, fake, packed, triton_device):
+    tiles = codec.fake_quant_index(golden.index_row(factor)).view(4, 32).to(triton_device)
+    codes, scales = quantised("index", tiles)
+    assert scales.tolist() == [packed] * 4
+    payload, _ = codec.index_pack(tiles.view(1, 128))
+    assert torch.equal(codec.pack_nibbles(codes).flatten(), payload.flatten())
+    if factor in golden.INDEX_CODES:
+        assert "".join(f"{code:x}" for code in codes[0].tolist()) == golden.INDEX_CODES[factor]
+
+
+GOLDEN_ROWS = [
+    (V41_FP4, golden.FP4_BYTES, [golden.FP4_SCALE, 0x30]),
+    (V41, golden.V41_BYTES, [121, 119]),
+    (V4, golden.V4_BYTES, [121, 121]),
+]
+
+
+@pytest.mark.parametrize("slot", [0, 5, 300], ids=lambda slot: f"slot-{slot}")
+@pytest.mark.parametrize(("layout", "text", "scales"), GOLDEN_ROWS, ids=["fp4", "v41", "v4"])
+def test_a_golden_row_lies_at_its_slot_and_nowhere_else(layout, text, scales, slot, triton_device):
+    page_bytes = layout.page_bytes(256)
+    cache = torch.full((2, page_bytes), 0xA5, dtype=torch.uint8, device=triton_device)
+    slots = torch.tensor([-1, slot, -1], device=triton_device)
+    x = torch.stack([golden.ROW * 3, golden.ROW, golden.ROW * 5]).to(triton_device)
+    write_rows[(1,)](x, slots, cache, 3, **paged_constants(layout, 256), ROWS=4)
+    flat, want = cache.view(-1), golden.from_hex(text)
+    data = slot // 256 * page_bytes + slot % 256 * layout.data_bytes
+    scale = slot // 256 * page_bytes + 256 * layout.data_bytes + slot % 256 * layout.scale_bytes
+    assert flat[data : data + len(want)].tolist() == want
+    assert flat[scale : scale + len(scales)].tolist() == scales
+    flat[data : data + layout.data_bytes] = 0xA5
+    flat[scale : scale + (7 if layout == V4 else layout.scale_bytes)] = 0xA5
+    assert (cache == 0xA5).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_random_rows_become_the_bytes_of_the_oracle(layout, triton_device):
+    x = torch.randn(14, 512, generator=torch.Generator().manual_seed(6)) * 2.0 ** torch.arange(-9.0, 5.0)[:, None]
+    x = x.bfloat16().float().to(triton_device)
+    slots = torch.arange(14, device=triton_device, dtype=torch.int32) * 9
+    got = torch.full((2, layout.page_bytes(64)), 0xA5, dtype=torch.uint8, device=triton_device)
+    want = got.clone()
+    write_rows[(4,)](x, slots, got, 14, **paged_constants(layout, 64), ROWS=4)
+    codec.write_rows(want, slots, codec.quantise(x, layout), 64, layout)
+    assert torch.equal(got, want)
+
+
+def test_v4_rounds_the_rotated_channels_of_an_f32_row_once(triton_device):
+    x = torch.full((1, 512), 1.0 + 2**-8 + 2**-20, device=triton_device)  # above a tie of bf16
+    cache = u8(1, V4.page_bytes(2), device=triton_device)
+    write_rows[(1,)](x, torch.tensor([1], device=triton_device), cache, 1, **paged_constants(V4, 2), ROWS=1)
+    tail = cache[0, 576 + 448 : 576 + 576].view(torch.bfloat16)
+    assert (tail == 1 + 2**-7).all()
+
+
+def test_index_rows_lie_at_their_slots(triton_device):
+    payload = torch.arange(256, dtype=torch.uint8, device=triton_device).view(4, 64)
+    scales = torch.arange(100, 116, dtype=torch.uint8, device=triton_device).view(4, 4)
+    slots = torch.tensor([7, -1, 64 + 63, 0], device=triton_device)
+    cache = torch.full((2, 64 * INDEX_K.row_bytes), 0xEE, dtype=torch.uint8, device=triton_device)
+    want = cache.clone()
+    write_index_rows[(1,)](payload, scales, slots, cache, PAGE_SIZE=64)
+    for row, (page, index) in {0: (0, 7), 2: (1, 63), 3: (0, 0)}.items():
+        want[page, index * 64 : index * 64 + 64] = payload[row]
+        want[page, 64 * 64 + index * 4 : 64 * 64 + index * 4 + 4] = scales[row]
+    assert torch.equal(cache, want)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=["i32", "i64"])
+def test_addresses_do_not_wrap_at_two_gib(dtype, triton_device):
+    """Slot 8 000 044 of a V41 pool lies beyond 2^31 bytes, whatever the type of its id."""
+    slots = torch.tensor([0, 300, 8_000_044, 2**30], dtype=dtype, device=triton_device)
+    data, scale = torch.zeros(2, 4, dtype=torch.int64, device=triton_device)
+    place_slots[(1,)](slots, data, scale, PAGE_SIZE=256, PAGE_BYTES=135_168)
+    page, index = slots.long() // 256, slots.long() % 256
+    assert data.tolist() == (page * 135_168 + index * 512).tolist()
+    assert scale.tolist() == (page * 135_168 + 131_072 + index * 16).tolist()
+    assert data[2] > 2**31
+
+
+@pytest.mark.parametrize(
+    "cache",
+    [
+        torch.zeros(2, 135_168),
+        torch.zeros(2, 135_167, dtype=torch.uint8),
+        torch.zeros(135_168, dtype=torch.uint8),
+        torch.zeros(2, 2 * 135_168, dtype=torch.uint8)[:, :135_168],
+    ],
+    ids=["float", "too-narrow", "one-page-without-a-dimension", "gaps-between-pages"],
+)
+def test_a_cache_that_does_not_fit_the_layout_is_refused(cache):
+    with pytest.raises(ValueError, match=r"v41 cache with pages of 256 is contiguous uint8 \[pages, 135168\]"):
+        check_cache(cache, V41, 256)
+
+
+def test_a_fitting_cache_is_taken():
+    check_cache(torch.zeros(2, 135_168, dtype=torch.uint8), V41, 256)
