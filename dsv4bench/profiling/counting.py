@@ -6,7 +6,6 @@ profiler, over one replay, the breaks. On a CPU calls and aten operations are co
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -15,7 +14,7 @@ from dsv4bench.profiling.aten import AtenCounter
 from dsv4bench.profiling.capture import Captured, Listeners, run_pieces
 from dsv4bench.profiling.capture_ledger import METHOD as CAPTURE_METHOD
 from dsv4bench.profiling.capture_ledger import CaptureLedger
-from dsv4bench.profiling.graph_nodes import GraphNodes
+from dsv4bench.profiling.graph_nodes import load_graph_nodes
 from dsv4bench.profiling.ledger import DEVICE_METRICS, CallLedger, Ledger, Row, Where
 from dsv4bench.profiling.profiler import profile_counts
 from dsv4bench.ranges import RecordFunction, Several, Silent
@@ -33,7 +32,9 @@ class Counts:
     @property
     def complete(self) -> bool:
         """Whether everything that ran has a range and all sources agree."""
-        left = 0 if self.coverage is None else self.coverage["unattributed"] + self.coverage["ambiguous"]
+        left = (
+            0 if self.coverage is None else sum(self.coverage[name] for name in ("unattributed", "ambiguous", "lost"))
+        )
         return left == 0 and self.disagreement is None
 
 
@@ -77,7 +78,7 @@ class GraphCounter:
         self._step = step
         self._ledger = Ledger()
         self._calls = CallLedger(self._ledger)
-        self._nodes = CaptureLedger(self._ledger, graph_nodes())
+        self._nodes = CaptureLedger(self._ledger, load_graph_nodes())
         self.listeners = Listeners(graphs=self._nodes, on_piece=self._calls.hear)
 
     def __enter__(self) -> GraphCounter:
@@ -105,12 +106,6 @@ class GraphCounter:
         replayed = found.coverage.replayed
         disagreement = None if replayed == segment else f"{replayed} operations replayed, {segment} captured"
         return Counts(self._ledger.rows(), coverage, disagreement)
-
-
-def graph_nodes() -> GraphNodes:
-    """Return the reader of graph nodes over the installed `cuda-bindings`; ImportError where it is missing."""
-    runtime = importlib.import_module("cuda.bindings.runtime")
-    return GraphNodes(runtime, importlib.import_module("cuda.bindings.driver"))
 
 
 def agreed(graph: Counts, eager: Counts) -> Counts:

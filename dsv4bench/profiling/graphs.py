@@ -45,11 +45,32 @@ def padded_plan(group: Group) -> tuple[Plan, dict[int, str]]:
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """The stream and the memory pool that all graphs of a group share."""
+
+    stream: torch.cuda.Stream
+    handle: Any
+
+
+def open_pool(device: torch.device) -> Pool | None:
+    """Make the pool of a CUDA device; None for any other."""
+    if device.type != "cuda":
+        return None
+    return Pool(torch.cuda.Stream(), torch.cuda.graph_pool_handle())  # type: ignore[no-untyped-call]
+
+
+def _static(run: CellRun, pieces: list[Piece]) -> Captured:
+    if run.full:
+        raise CellSkipped(f"--graph-mode full: {STATIC}")
+    return static_replay(pieces)
+
+
+@dataclass(frozen=True, slots=True)
 class Graphs:
-    """Captures and replays over the shared storage of one group."""
+    """Captures and replays over the shared storage of one group; without a pool (a CPU) nothing is captured."""
 
     prefill: Prefill
-    device: torch.device
+    pool: Pool | None
 
     def key(self, run: CellRun, forward: Forward) -> int:
         """Return which graph of the cell this forward replays: its bucket, or for a full graph the forward's own."""
@@ -67,32 +88,30 @@ class Graphs:
         for forward in (first, *others):
             key = self.key(run, forward)
             if key != NO_GRAPH and key not in run.captured:
-                run.captured[key] = self._capture(run, step, forward)
+                step.load(forward)
+                pieces = self.pieces(run, step, forward)
+                run.captured[key] = self._capture(run, step, pieces) if self.pool else _static(run, pieces)
 
     def pieces(self, run: CellRun, step: Step, forward: Forward) -> list[Piece]:
         """Return what the forward's graph holds: live rows in a full graph, the bucket's rows otherwise."""
         return step.pieces(forward.live if run.full else forward.batch.rows)
 
-    def _capture(self, run: CellRun, step: Step, forward: Forward) -> Captured:
-        step.load(forward)
-        pieces = self.pieces(run, step, forward)
-        if self.device.type != "cuda":
-            if run.full:
-                raise CellSkipped(f"--graph-mode full: {STATIC}")
-            run_pieces(pieces)
-            return static_replay(pieces)
-        stream: torch.cuda.Stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        warm_up(pieces, stream)
+    def _capture(self, run: CellRun, step: Step, pieces: list[Piece]) -> Captured:
+        assert self.pool is not None, "only a GPU captures"
+        warm_up(pieces, self.pool.stream)
         capture = capture_full if run.full else capture_breakable
         if run.counts is not None:
-            return capture(pieces, stream)
+            return capture(pieces, self.pool.stream, self.pool.handle)
         with GraphCounter(step) as counter:
-            captured = capture(pieces, stream, listeners=counter.listeners)
+            captured = capture(pieces, self.pool.stream, self.pool.handle, counter.listeners)
         run.counts = counter.count(captured)
         return captured
 
-    def checks(self, run: CellRun, step: Step) -> Iterator[Check]:
-        """Replay each graph with its own forward and with another batch; both must equal eager runs byte for byte."""
+    def checks(self, run: CellRun, step: Step, again: bool) -> Iterator[Check]:
+        """Replay each graph with its own forward and with another batch; both must equal eager runs byte for byte.
+
+        `again`, after timing, one batch is enough: the graph has not changed.
+        """
         done: set[int] = set()
         for forward in self.prefill.all_forwards():
             key, captured = self.key(run, forward), self.of(run, forward)
@@ -100,7 +119,7 @@ class Graphs:
                 continue
             done.add(key)
             yield self._check("replay against eager", run, step, forward, captured)
-            other = None if run.full else verify.other_batch(forward.batch)
+            other = None if run.full or again else verify.other_batch(forward.batch)
             if other is not None:
                 second = self.prefill.forward(other)
                 yield self._check("replay of another batch against eager", run, step, second, captured)

@@ -11,12 +11,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dsv4bench.errors import CellError
+from dsv4bench.errors import CaptureError, CellError
 from dsv4bench.profiling import counting, verify
 from dsv4bench.profiling.capture import run_pieces
 from dsv4bench.profiling.cell_run import CellRun, StepKey
 from dsv4bench.profiling.clocks import ClockMonitor
-from dsv4bench.profiling.graphs import Graphs, padded_plan
+from dsv4bench.profiling.graphs import Graphs, open_pool, padded_plan
 from dsv4bench.profiling.predict import peak_bytes, predict
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import Call, Part, Period, Subject, interleave
@@ -27,6 +27,8 @@ from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.prefill import Prefill, prepare
 from dsv4bench.workloads.step import Step
 from dsv4bench.workloads.weights import Model
+
+AFTER_TIMING = ", after timing"
 
 
 class GroupRun:
@@ -41,17 +43,19 @@ class GroupRun:
         self.predicted: dict[str, Any] | None = None
         self._seen: dict[StepKey, Seen] = {}
         self._prefill: Prefill | None = None
+        self._graphs: Graphs | None = None
+
+    @property
+    def graphs(self) -> Graphs:
+        """The graphs over the shared storage; `allocate` makes them."""
+        assert self._graphs is not None, "allocate first"
+        return self._graphs
 
     @property
     def prefill(self) -> Prefill:
         """What the cells share; `allocate` makes it."""
         assert self._prefill is not None, "allocate first"
         return self._prefill
-
-    @property
-    def graphs(self) -> Graphs:
-        """The graphs over the shared storage."""
-        return Graphs(self.prefill, self.session.device)
 
     @property
     def compressors(self) -> tuple[str, ...]:
@@ -66,6 +70,7 @@ class GroupRun:
         """Allocate pools and buffers, write the prefix, make the steps; a cell whose graph is refused ends here."""
         variant = self.runs[0].cell.variant
         self._prefill = prepare(self.model, variant.kv, self.plan, variant.provider, "torch" in self.compressors)
+        self._graphs = Graphs(self._prefill, open_pool(self.session.device))
         # reuse off is what every output is compared with, also where only reuse on is measured
         reuses = dict.fromkeys(("off", *(run.cell.variant.reuse for run in self.runs)))
         for compressor in self.compressors:
@@ -79,7 +84,7 @@ class GroupRun:
 
     def verify(self, again: bool = False) -> None:
         """Compare heads, outputs and (the first time) kernels; `again` repeats it after timing and counting."""
-        suffix = " after timing" if again else ""
+        suffix = AFTER_TIMING if again else ""
         for compressor in self.compressors:
             wanted: Seen | None = None
             for (reuse, of), step in self.steps.items():
@@ -91,10 +96,10 @@ class GroupRun:
                 wanted = wanted or seen
                 earlier = self._seen.setdefault((reuse, of), seen)
                 if again:
-                    checks.append(verify.compare("outputs, before and", seen, earlier))
+                    checks.append(verify.compare("outputs, as before", seen, earlier))
                 self._keep((reuse, of), checks, suffix)
         if again:
-            self._verify_replays(suffix)
+            self._verify_replays(again=True)
 
     def _observe(self, step: Step, audit: bool) -> tuple[list[Check], Seen]:
         kernels = KernelAudit(step.geometry) if audit and step.variant.provider != "torch" else None
@@ -123,13 +128,16 @@ class GroupRun:
                 self.graphs.capture(run, self.steps[run.key], self._counted(run))
             except CellError as error:
                 run.fail(error)
-        self._verify_replays("")
+            except CaptureError as error:
+                run.end("failed", f"capture: {error}")
+        self._verify_replays(again=False)
         on_gpu = self.session.device.type == "cuda"
         self._time(self.living(graph=True), self._graph_part, "graph_replay" if on_gpu else "step_period")
 
-    def _verify_replays(self, suffix: str) -> None:
+    def _verify_replays(self, again: bool) -> None:
+        suffix = AFTER_TIMING if again else ""
         for run in self.living(graph=True):
-            for check in self.graphs.checks(run, self.steps[run.key]):
+            for check in self.graphs.checks(run, self.steps[run.key], again):
                 run.add(replace(check, name=check.name + suffix))
 
     def _time(self, runs: list[CellRun], part: Callable[[CellRun, Forward], Part], period: Period) -> None:

@@ -73,5 +73,7 @@ class Ops:
         """Open the range of `op` around plain torch work."""
         rng = self.range(kind, op)
         self.mark.enter(rng)
-        yield
-        self.mark.exit(rng)
+        try:
+            yield
+        finally:
+            self.mark.exit(rng)
