@@ -112,6 +112,8 @@ def build_triton(tensors: Tensors) -> Call:
     rotate = freqs is not None
     if rotate != (positions is not None):
         raise ValueError("freqs and positions come together or not at all")
+    if x.stride(-1) != 1:
+        raise ValueError(f"the channels of x must lie side by side, not {x.stride(-1)} apart")
     rows = x.shape[0]
     constants = paged_constants(layout, tensors["page_size"])
     grid = (triton.cdiv(rows, PROGRAM_ROWS),)
