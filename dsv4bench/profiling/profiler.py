@@ -26,7 +26,7 @@ def profile_counts(run: Callable[[], None], device: str, where: Where = "eager")
 def profile_trace(run: Callable[[], None], device: str) -> Trace:
     """Run `run` under the profiler and read the trace back; its file is gone afterwards."""
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
-    with profile(activities=activities) as profiler:
+    with profile(activities=activities, acc_events=True) as profiler:
         run()
         if device == "cuda":
             torch.cuda.synchronize()
