@@ -14,6 +14,8 @@ interpreter.switch_on_without_gpu()  # before anything imports triton, whose lib
 settings.register_profile("dsv4bench", deadline=None, derandomize=True)
 settings.load_profile("dsv4bench")
 
+torch.set_num_threads(1)  # small tensors gain nothing from threads, and tests may run side by side
+
 HAVE_GPU = torch.cuda.is_available() and not interpreter.switched_on()
 
 

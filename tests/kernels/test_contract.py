@@ -1,24 +1,32 @@
 """Every kernel of the catalogue keeps its contract: each provider, on every example, beside the reference."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
 from dsv4bench.kernels import CATALOGUE, kernel
-from dsv4bench.kernels.contract import Kernel, Tolerance, same_bits, torch_provider
+from dsv4bench.kernels.contract import Kernel, Provider, Tolerance, same_bits, torch_provider
 
 GUARD = 64  # elements of poison on both sides of a tensor
 POISON = 0xA5
 Tensors = dict[str, Any]
 
 
-def cases() -> Iterator[Any]:
-    for name in CATALOGUE:
-        for number, example in enumerate(kernel(name).examples):
-            for provider in kernel(name).providers:
-                yield pytest.param(kernel(name), example, provider, id=f"{name}-{number}-{provider.name}")
+@dataclass(frozen=True)
+class Expectation:
+    """What the reference makes of an example.
+
+    `before` and `want` are the tensors around its call; `pure` names the outputs whose contents before a call change
+    nothing; `spoilt` are the tensors after a call that found poison in those.
+    """
+
+    before: Tensors
+    want: Tensors
+    pure: set[str]
+    spoilt: Tensors
 
 
 def made(subject: Kernel, example: Any, device: str) -> Tensors:
@@ -43,17 +51,28 @@ def referred(subject: Kernel, tensors: Tensors) -> Tensors:
     return tensors
 
 
-def pure_outputs(subject: Kernel, example: Any, device: str) -> set[str]:
-    """Name the outputs whose contents before a call change nothing, but that untouched elements keep them."""
+def pure_outputs(subject: Kernel, example: Any, want: Tensors, device: str) -> set[str]:
+    """Name the outputs that no result depends on; what a call leaves alone may keep what it held."""
 
     def is_pure(name: str) -> bool:
         got = referred(subject, spoilt(made(subject, example, device), {name}))
-        kept = {other: same_bits(got[other], want[other]) for other in subject.outputs}
-        kept[name] |= same_bits(got[name], poison(got[name]))
-        return all(bool(same.all()) for same in kept.values())
+        same = {other: same_bits(got[other], want[other]) for other in subject.outputs}
+        same[name] |= same_bits(got[name], poison(got[name]))
+        return all(bool(found.all()) for found in same.values())
 
-    want = referred(subject, made(subject, example, device))
     return {name for name in subject.outputs if is_pure(name)}
+
+
+def expectation(subject: Kernel, example: Any, device: str) -> Expectation:
+    want = referred(subject, made(subject, example, device))
+    pure = pure_outputs(subject, example, want, device)
+    after = referred(subject, spoilt(made(subject, example, device), pure))
+    return Expectation(made(subject, example, device), want, pure, after)
+
+
+@cache
+def expected(name: str, number: int, device: str) -> Expectation:
+    return expectation(kernel(name), kernel(name).examples[number], device)
 
 
 def guarded(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,24 +95,46 @@ def filled(tensors: Tensors) -> list[str]:
     return [name for name, value in tensors.items() if isinstance(value, torch.Tensor) and value.numel()]
 
 
-def deviations(subject: Kernel, got: Tensors, want: Tensors, before: Tensors) -> dict[str, str]:
-    """Say of every tensor what is wrong with it after a call: outputs against the reference, inputs against before."""
-    expected = {name: want[name] if name in subject.outputs else before[name] for name in filled(before)}
-    found = {
-        name: subject.outputs.get(name, Tolerance()).deviation(got[name], tensor) for name, tensor in expected.items()
-    }
+def deviations(subject: Kernel, got: Tensors, expected: Expectation) -> dict[str, str]:
+    """Say of every tensor what is wrong with it: outputs against the reference, inputs against what they were."""
+    found = {}
+    for name, before in expected.before.items():
+        if isinstance(before, torch.Tensor):
+            want = expected.spoilt[name] if name in subject.outputs else before
+            found[name] = subject.outputs.get(name, Tolerance()).deviation(got[name], want)
     return {name: text for name, text in found.items() if text}
 
 
-def overwritten(subject: Kernel, got: Tensors, spoilt_want: Tensors, want: Tensors, before: Tensors) -> set[str]:
+def overwritten(got: Tensors, expected: Expectation) -> set[str]:
     """Name the outputs of which a call wrote an element that the reference leaves alone."""
 
     def is_overwritten(name: str) -> bool:
-        bad = poison(got[name])
-        untouched = same_bits(spoilt_want[name], bad) & same_bits(want[name], before[name])
-        return not bool(same_bits(got[name], bad)[untouched & ~same_bits(before[name], bad)].all())
+        bad, before = poison(got[name]), expected.before[name]
+        untouched = same_bits(expected.spoilt[name], bad) & same_bits(expected.want[name], before)
+        return not bool(same_bits(got[name], bad)[untouched & ~same_bits(before, bad)].all())
 
-    return {name for name in subject.outputs if is_overwritten(name)}
+    return {name for name in expected.pure if is_overwritten(name)}
+
+
+def check(subject: Kernel, example: Any, provider: Provider, expected: Expectation, device: str) -> None:
+    """Run a provider over poisoned outputs and guarded tensors, and compare every byte that it could have changed."""
+    got, buffers = spoilt(made(subject, example, device), expected.pure), {}
+    for name in filled(got):
+        got[name], buffers[name] = guarded(got[name])
+
+    provider.build(got)()
+
+    assert deviations(subject, got, expected) == {}
+    assert overwritten(got, expected) == set()
+    assert {name for name, buffer in buffers.items() if (outside(got[name], buffer) != POISON).any()} == set()
+
+
+CASES = [
+    pytest.param(name, number, provider, id=f"{name}-{number}-{provider.name}")
+    for name in CATALOGUE
+    for number in range(len(kernel(name).examples))
+    for provider in kernel(name).providers
+]
 
 
 @pytest.fixture
@@ -108,21 +149,9 @@ def where(request, device) -> str:
     return device
 
 
-@pytest.mark.parametrize(("subject", "example", "provider"), list(cases()))
-def test_a_provider_does_what_the_reference_does_and_nothing_else(subject, example, provider, where):
-    before = made(subject, example, where)
-    want = referred(subject, made(subject, example, where))
-    pure = pure_outputs(subject, example, where)
-    spoilt_want = referred(subject, spoilt(made(subject, example, where), pure))
-    got, buffers = spoilt(made(subject, example, where), pure), {}
-    for name in filled(got):
-        got[name], buffers[name] = guarded(got[name])
-
-    provider.build(got)()
-
-    assert deviations(subject, got, spoilt_want, before) == {}
-    assert overwritten(subject, got, spoilt_want, want, before) & pure == set()
-    assert {name for name, buffer in buffers.items() if (outside(got[name], buffer) != POISON).any()} == set()
+@pytest.mark.parametrize(("name", "number", "provider"), CASES)
+def test_a_provider_does_what_the_reference_does_and_nothing_else(name, number, provider, where):
+    check(kernel(name), kernel(name).examples[number], provider, expected(name, number, where), where)
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -164,7 +193,7 @@ def double_even(x, even, twice):
 
 
 def test_an_output_that_is_read_is_not_poisoned():
-    assert pure_outputs(doubling(double_even), 8, "cpu") == {"even"}
+    assert expectation(doubling(double_even), 8, "cpu").pure == {"even"}
 
 
 def writes_too_much(x, even, twice):
@@ -191,7 +220,8 @@ def writes_before_the_start(x, even, twice):
     "broken", [writes_too_much, writes_too_little, changes_an_input, writes_before_the_start], ids=lambda f: f.__name__
 )
 def test_a_broken_promise_is_seen(broken):
-    check = test_a_provider_does_what_the_reference_does_and_nothing_else
-    check(doubling(double_even), 8, torch_provider(double_even), "cpu")
+    subject = doubling(double_even)
+    want = expectation(subject, 8, "cpu")
+    check(subject, 8, torch_provider(double_even), want, "cpu")
     with pytest.raises(AssertionError):
-        check(doubling(double_even), 8, torch_provider(broken), "cpu")
+        check(subject, 8, torch_provider(broken), want, "cpu")
