@@ -1,14 +1,18 @@
 """The documents tell the truth: links lead somewhere, tables agree with the code, examples run."""
 
+import importlib
 import re
 import runpy
+import shlex
 from collections import Counter
 
 import pytest
+import typer
 
+from dsv4bench.cli import app
 from dsv4bench.workloads.axis import number_axis
 from dsv4bench.workloads.geometry import geometry
-from tests.source_tree import ROOT
+from tests.source_tree import ROOT, is_module
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -18,6 +22,7 @@ SAYS = {
     "00_one_kernel": "torch: runs on a CPU",
     "01_layers_and_sources": "together 38\nafter, one per source: {2: 1, 8: 1, 14: 1, 20: 1} together 4",
     "02_a_shared_head": "layer 3: reuse the head of (427, 1, 512)\nlayer 8: dequantise the head of (427, 1, 512)",
+    "03_plan_run_frame": "1.0          3   1\n4.0          2   1",
 }
 
 
@@ -40,6 +45,40 @@ def test_links_lead_somewhere(page):
 def test_code_that_a_page_names_exists(page):
     named = re.findall(r"`((?:dsv4bench|tests|docs|examples)/[\w./]+)`", page.read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_imports_that_a_page_shows_work(page):
+    shown = re.findall(r"^from (dsv4bench[\w.]*) import (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    wanted = [(module, name) for module, names in shown for name in names.split(", ")]
+    modules = [f"{module}.{name}" for module, name in wanted if is_module(f"{module}.{name}")]
+    values = [name for module, name in wanted if hasattr(importlib.import_module(module), name)]
+    assert len(modules) + len(values) >= len(wanted), (modules, values)
+
+
+COMMANDS = typer.main.get_command(app).commands
+TYPED = [
+    (page.relative_to(ROOT).as_posix(), line.split(" #")[0])
+    for page in PAGES
+    for line in re.findall(r"^(?:\$ )?(dsv4bench .+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("page", "line"), TYPED, ids=[line.strip() for _, line in TYPED])
+def test_a_command_that_a_page_shows_can_be_typed(page, line):
+    _, command, *arguments = shlex.split(line)
+    known = {option for parameter in COMMANDS[command].params for option in parameter.opts + parameter.secondary_opts}
+    assert {word.split("=")[0] for word in arguments if word.startswith("-")} <= known | {"--help"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_options_that_a_page_names_exist(page):
+    ours = {
+        option for command in COMMANDS.values() for one in command.params for option in one.opts + one.secondary_opts
+    }
+    others = {"--help", "--version", "--torch-backend"}
+    named = set(re.findall(r"`(--[a-z][a-z-]+)", page.read_text(encoding="utf-8")))
+    assert named - ours - others == set()
 
 
 @pytest.mark.parametrize("row", table_rows("docs/cli.md", "written"), ids=lambda row: row[0])
@@ -70,6 +109,18 @@ def test_the_dequant_table_is_the_geometry():
     off, on = table_rows("docs/step.md", "kv_source")
     assert [int(cell) for cell in off[1:]] == [*before.values(), before.total(), len(layers)]
     assert [int(cell) for cell in on[1:]] == [1] * len(before) + [len(before), len(layers)]
+
+
+def operations_of_the_step() -> set[str]:
+    """Return the operations that the files of the step name: the word after the layer, or the first of a product."""
+    files = [ROOT / "dsv4bench" / "workloads" / name for name in ("step.py", "attention_core.py", "sources.py")]
+    text = "".join(path.read_text(encoding="utf-8") for path in files)
+    return set(re.findall(r'\(\s*kind,\s*"(\w+)"', text)) | set(re.findall(r'\("(\w+)", \w+, weights', text))
+
+
+def test_the_operations_of_the_step_are_listed():
+    listed = {name for row in table_rows("docs/step.md", "who") for name in re.findall(r"`(\w+)`", row[1])}
+    assert listed == operations_of_the_step() - {"load_input", "zero_padding"}
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
