@@ -37,8 +37,8 @@ class Ceilings:
 # Assumptions, not measurements of this machine: elementwise copies and a plain Triton attention as measured on one H200
 # (4.24 TB/s, 239 TFLOP/s), bf16 GEMMs at 60 % of the dense peak of 989 TFLOP/s, 10 us of host time a launch.
 H200_CEILINGS = Ceilings("assumed H200 rates", 4.24e12, 0.6 * 989e12, 239e12, 10_000)
-# two cores of a server: the torch references are bound by the number of calls
-CPU_CEILINGS = Ceilings("assumed rates of two CPU cores", 4e9, 50e9, 5e9, 200_000)
+# the torch references of v41-flash-mini on one server core: 8 rows are bound by calls, 512 by the attention's gathers
+CPU_CEILINGS = Ceilings("assumed CPU rates", 4e9, 60e9, 8e9, 200_000)
 
 
 def ceilings_of(device: str) -> Ceilings:
