@@ -10,8 +10,8 @@ from dsv4bench.results.compare import Pair
 from dsv4bench.results.record import Record
 
 Thing = TypeVar("Thing")
-# named by the table's own columns
-SHOWN_SWITCHES = ("reuse", "graph", "graph-mode")
+# named by the table's own columns or, the last one, as the number of ranks
+SHOWN_SWITCHES = ("reuse", "graph", "graph-mode", "dep-simulated")
 
 
 def heading(what: str, record: Record) -> str:
@@ -30,7 +30,7 @@ def rows_text(record: Record) -> str:
     rows, padded = record.batch.get("rows"), record.batch.get("padded_rows")
     if rows is None:
         return ""
-    return f"{rows}/{padded}" if padded and padded != rows else f"{rows}"
+    return f"{rows}/{padded}" if padded and padded > rows else f"{rows}"
 
 
 def settings(record: Record, *without: str) -> str:
@@ -72,10 +72,11 @@ def cells_text(records: Sequence[Record]) -> str:
     return "; ".join(parts)
 
 
-def said_of(records: Iterable[Record], sentences: Callable[[Record], Iterable[str]]) -> list[str]:
-    """Return "sentence (cells)" for every distinct sentence that is said of some record."""
-    said = [(text, record) for record in records for text in sentences(record)]
-    return [f"{same[0][0]} ({cells_text([one for _, one in same])})" for same in grouped(said, lambda pair: pair[0])]
+def said_of(records: Sequence[Record], sentences: Callable[[Record], Iterable[str]]) -> list[str]:
+    """Return every distinct sentence that is said of some record, with its cells unless it is said of all."""
+    said = grouped([(text, record) for record in records for text in sentences(record)], lambda pair: pair[0])
+    cells = [(same[0][0], [one for _, one in same]) for same in said]
+    return [text if len(ones) == len(records) else f"{text} ({cells_text(ones)})" for text, ones in cells]
 
 
 def records_of(pairs: Iterable[Pair]) -> list[Record]:

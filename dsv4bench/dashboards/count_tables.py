@@ -141,10 +141,11 @@ def _coverage(record: Record) -> list[str]:
         return []
     parts = [int(seen.get(name) or 0) for name in ("attributed", "unattributed", "ambiguous")]
     share = parts[0] / sum(parts) if sum(parts) else 1.0
-    return [
+    found = [
         f"coverage {format_percent(share)}: {parts[0]} attributed, {parts[1]} unattributed, {parts[2]} ambiguous;"
         f" {seen.get('method')}"
     ]
+    return [*found, f"the sources of counts disagree: {seen['disagreement']}"] if seen.get("disagreement") else found
 
 
 def _eager_beside_graph(same: Sequence[Pair], records: Sequence[Record]) -> list[str]:

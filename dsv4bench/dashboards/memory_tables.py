@@ -88,6 +88,8 @@ def _pieces(record: Record) -> list[str]:
     graph = record.graph
     if not graph:
         return []
-    return [
+    graphs = graph.get("graphs") or 1
+    each = (
         f"{graph.get('segments')} segments, {graph.get('breaks')} breaks, {graph.get('graph_launches')} graph launches"
-    ]
+    )
+    return [each if graphs == 1 else f"{graphs} graphs, the first of {each}"]

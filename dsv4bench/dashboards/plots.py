@@ -24,17 +24,8 @@ PANEL_TITLES = {
 }
 # what the points of one figure have in common
 SECTION = (
-    "label",
-    "engine",
-    "machine",
-    "geometry",
-    "kv",
-    "compressor",
-    "provider",
-    "prefix",
-    "source",
-    "ranks",
-    "fault",
+    *("label", "engine", "machine", "geometry", "kv", "compressor", "provider"),
+    *("prefix", "source", "ranks", "fault", "chunk", "seed"),
 )
 # the mark of before is a ring that stays visible around the mark of after
 SIDES = (
@@ -169,11 +160,13 @@ def _batch_axis(axes: Axes, frame: pd.DataFrame) -> None:
 def _title(frame: pd.DataFrame) -> str:
     first = frame.iloc[0]
     days = sorted({str(created)[:10] for created in frame["created"]})
-    prefix = "" if first.get("prefix") is None else f", prefix {first['prefix']}"
+    prefix = "" if frame["prefix"].isna().any() else f", prefix {int(first['prefix'])}"
     what = f"Attention stack of {first['geometry']}: kv {first['kv']}, compressor {first['compressor']}{prefix}"
     day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     return f"{what}\n{first['label']}, {first['engine']}, {first['machine']}, provider {first['provider']}, {day}"
 
 
 def _word(value: object) -> str:
-    return "".join(sign if sign.isalnum() else "-" for sign in str(value)).strip("-").lower()
+    # a column of whole numbers with a gap in it holds floats
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return "".join(sign if sign.isalnum() else "-" for sign in text).strip("-").lower()

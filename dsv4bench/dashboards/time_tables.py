@@ -79,7 +79,7 @@ def _reuse_table(same: Sequence[Pair]) -> Table:
     records = records_of(same)
     notes = [settings(same[0].any), _confidence_note(records)]
     notes += _prediction_notes(records)
-    notes += list(dict.fromkeys(line for record in records for line in record.note))
+    notes += said_of(records, lambda record: record.note)
     title = heading("Step time, reuse off (before) and on (after)", same[0].any)
     return time_table(title, ("before", "after"), [compare(pair) for pair in same], [*notes, *provenance(records)])
 
@@ -145,5 +145,4 @@ def _unresolved_notes(compared: Sequence[Comparison]) -> list[str]:
 
 
 def _reasons(records: Sequence[Record]) -> list[str]:
-    lost = [record for record in records if record.status != "ok"]
-    return said_of(lost, lambda record: [f"{_status(record)}: {record.reason}"])
+    return said_of(records, lambda record: [] if record.status == "ok" else [f"{_status(record)}: {record.reason}"])

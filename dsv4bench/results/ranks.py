@@ -15,7 +15,8 @@ class RankTimes:
     """The ranks of a cell, times in nanoseconds, shares between 0 and 1.
 
     `slowest` says for each rank in what share of the samples it was the slowest; `skew` is how much longer the slowest
-    rank took than the median rank, as a share, in the median sample.
+    rank took than the median rank, as a share, in the median sample. A rank whose samples are all 0 was idle: it has
+    no part in the skew.
     """
 
     ranks: list[Interval]
@@ -34,10 +35,11 @@ def rank_times(samples_ns: Sequence[Sequence[int]]) -> RankTimes:
         raise ValueError("every rank needs the same number of samples")
     times = np.asarray(samples_ns, dtype=np.float64)  # [ranks, samples]
     longest = times.max(axis=0)
+    busy = times[times.any(axis=1)] if times.any() else np.ones_like(times)
     late = np.bincount(times.argmax(axis=0), minlength=len(times)) / times.shape[1]
     return RankTimes(
         ranks=[median_interval(one) for one in samples_ns],
         maximum=median_interval(longest.tolist()),
-        skew=float(np.median(longest / np.maximum(np.median(times, axis=0), 1))) - 1,
+        skew=float(np.median(busy.max(axis=0) / np.median(busy, axis=0))) - 1,
         slowest=late.tolist(),
     )

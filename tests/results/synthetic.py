@@ -58,6 +58,7 @@ def record(batch=1, reuse="on", graph=False, engine="gpu", **changes):
     switches = {
         "kv": "v41+fp4", "reuse": reuse, "compressor": "fused", "graph": graph, "graph-mode": "breakable",
         "provider": "triton" if on_gpu else "torch", "fault": None,
+        "chunk": 8192, "dep-simulated": 1, "seed": 0,
     }  # fmt: skip
     values = {
         "key": f"{engine}-{batch}-{graph}-{reuse}",

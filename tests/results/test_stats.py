@@ -92,6 +92,13 @@ def test_ranks_take_the_maximum_sample_by_sample():
     assert found.skew == pytest.approx(2.0)  # 30 against the median rank's 10
 
 
+def test_an_idle_rank_has_no_part_in_the_skew():
+    found = rank_times([[10, 10], [0, 0], [0, 0], [12, 12]])
+    assert found.skew == pytest.approx(12 / 11 - 1)  # the median of the two busy ranks is 11
+    assert found.slowest == [0, 0, 0, 1]
+    assert rank_times([[0], [0]]).skew == 0
+
+
 def test_ranks_need_equally_many_samples():
     with pytest.raises(ValueError, match="same number"):
         rank_times([[1, 2], [1]])
