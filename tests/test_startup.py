@@ -22,9 +22,20 @@ def modules(folder: str) -> list[str]:
     return [f"dsv4bench.{folder}.{path.stem}" for path in sorted((PACKAGE / folder).glob("*.py"))]
 
 
+BLOCK = """
+import importlib, sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {without!r}:
+            raise ModuleNotFoundError("no module named " + name, name=name)
+sys.meta_path.insert(0, Missing())
+for name in {names!r}:
+    importlib.import_module(name.removesuffix(".__init__"))
+"""
+
+
 def import_all(names: list[str], without: tuple[str, ...]) -> str:
-    block = f"import sys, importlib; sys.modules.update(dict.fromkeys({without!r})); "
-    return python(block + f"[importlib.import_module(name.removesuffix('.__init__')) for name in {names!r}]")
+    return python(BLOCK.format(names=names, without=without))
 
 
 def test_the_command_line_starts_without_heavy_packages():
