@@ -1,0 +1,142 @@
+"""How a step calls an operation: ranges, providers, audits and GEMMs."""
+
+import pytest
+import torch
+
+from dsv4bench.ranges import Range
+from dsv4bench.workloads.ops import Ops
+from tests.workloads.stacks import SHORT, Heard, bits
+
+WINDOW, SOURCE, SHARER = SHORT.layers[0], SHORT.layers[3], SHORT.layers[4]
+
+
+class Diary:
+    """A mark and an audit that write down what happens, in order."""
+
+    def __init__(self, launches=True):
+        self.lines = []
+        self._launches = launches
+
+    def enter(self, rng):
+        self.lines.append(f"enter {rng.op}")
+
+    def exit(self, rng):
+        self.lines.append(f"exit {rng.op}")
+
+    def audit(self, rng, kernel, provider, tensors, call):
+        self.lines.append(f"{kernel.name} by {provider.name} in layer {rng.layer}: {', '.join(tensors)}")
+        if self._launches:
+            call()
+
+
+def norm_tensors():
+    x = torch.tensor([[3.0, -4.0], [0.0, 0.0]]).bfloat16()
+    return {"x": x, "weight": torch.tensor([1.0, 2.0]).bfloat16(), "eps": 1e-20, "out": torch.full_like(x, 9.0)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (WINDOW, Range(0, 0, 0, None, "combine", 2)),
+        (SOURCE, Range(0, 3, 2, 3, "combine", 2)),
+        (SHARER, Range(0, 4, 2, 3, "combine", 2)),
+    ],
+    ids=["window only", "source", "sharer"],
+)
+def test_a_range_says_whose_rows_a_layer_reads(kind, expected):
+    assert Ops("torch", rank=2).range(kind, "combine") == expected
+
+
+def test_a_range_is_the_same_object_every_time():
+    ops = Ops("torch")
+    assert ops.range(SOURCE, "combine") is ops.range(SOURCE, "combine")
+    assert ops.range(SOURCE, "combine") is not ops.range(SHARER, "combine")
+    assert ops.range(SOURCE, None) is not ops.range(SOURCE, "combine")
+
+
+def test_run_computes_inside_its_range():
+    ops, diary, tensors = Ops("torch"), Diary(), norm_tensors()
+    ops.mark = diary
+    ops.run(SOURCE, "q_norm", "rms_norm", **tensors)
+    assert diary.lines == ["enter q_norm", "exit q_norm"]
+    # the root mean square of (3, -4) is 5 / sqrt(2); eps leaves a zero row zero
+    expected = torch.tensor([[3 * 2**0.5 / 5, -8 * 2**0.5 / 5], [0, 0]])
+    torch.testing.assert_close(tensors["out"].float(), expected, rtol=2**-7, atol=0)
+
+
+def test_an_audit_is_asked_in_place_of_the_launch():
+    ops, diary, tensors = Ops("torch"), Diary(launches=False), norm_tensors()
+    ops.mark, ops.audit = diary, diary.audit
+    ops.run(SOURCE, "q_norm", "rms_norm", **tensors)
+    assert diary.lines == ["enter q_norm", "rms_norm by torch in layer 3: x, weight, eps, out", "exit q_norm"]
+    assert (tensors["out"] == 9.0).all()
+
+
+def test_an_audit_may_launch():
+    ops, diary, tensors = Ops("torch"), Diary(), norm_tensors()
+    ops.audit = diary.audit
+    ops.run(SOURCE, "q_norm", "rms_norm", **tensors)
+    assert (tensors["out"] != 9.0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "provider", "used"),
+    [
+        ("rms_norm", "torch", "torch"),
+        ("rms_norm", "triton", "triton"),
+        ("compress_c2", "triton", "triton"),
+        ("compress_pool", "triton", "torch"),
+    ],
+)
+def test_only_the_torch_path_ignores_the_provider(name, provider, used):
+    assert Ops(provider)._find(name)[1].name == used
+
+
+def test_an_operation_outside_the_catalogue_is_refused():
+    with pytest.raises(KeyError, match="no_such_kernel"):
+        Ops("torch").run(SOURCE, "no_such_op", "no_such_kernel")
+
+
+def test_within_leaves_its_range_when_the_work_fails():
+    ops, diary = Ops("torch"), Diary()
+    ops.mark = diary
+
+    def work():
+        with ops.within(SOURCE, "zero_padding"):
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        work()
+    assert diary.lines == ["enter zero_padding", "exit zero_padding"]
+
+
+def product(out_dtype):
+    """Multiply rows of 1 + 2^-7 + 2^-14 as a product: its last bit does not fit into bf16."""
+    ops, heard = Ops("torch"), Heard()
+    ops.mark = heard
+    near_one = torch.full((3, 4), 1 + 2**-7).bfloat16()
+    weight = torch.zeros(4, 2).bfloat16()
+    weight[0, 0], weight[1, 1] = 1 + 2**-7, -1.0
+    out = torch.full((3, 2), 9.0, dtype=out_dtype)
+    ops.matmul(SOURCE, "compress_proj", near_one, weight, out)
+    assert heard.ops() == ["compress_proj"]
+    return out
+
+
+def test_an_f32_product_is_not_rounded():
+    assert product(torch.float32).tolist() == [[1 + 2**-6 + 2**-14, -(1 + 2**-7)]] * 3
+
+
+def test_a_bf16_product_is_rounded_once():
+    assert product(torch.bfloat16).tolist() == [[1 + 2**-6, -(1 + 2**-7)]] * 3
+
+
+def test_a_product_writes_where_it_is_told(generator):
+    """A view of a wider buffer takes the product, and its neighbours keep their bits."""
+    wide = torch.full((3, 6), float("nan"))
+    x = torch.randn(3, 8, generator=generator, device=generator.device).bfloat16().cpu()
+    weight = torch.randn(8, 2, generator=generator, device=generator.device).bfloat16().cpu()
+    before = bits(wide)
+    Ops("torch").matmul(SOURCE, "compress_proj", x, weight, wide[:, 2:4])
+    torch.testing.assert_close(wide[:, 2:4].double(), x.double() @ weight.double(), rtol=1e-5, atol=1e-6)
+    assert torch.equal(bits(wide)[:, [0, 1, 4, 5]], before[:, [0, 1, 4, 5]])
