@@ -19,13 +19,14 @@ torch.set_num_threads(1)  # small tensors gain nothing from threads, and tests m
 HAVE_GPU = torch.cuda.is_available() and not interpreter.switched_on()
 
 
-def pytest_collection_modifyitems(items):
-    """Skip tests marked `gpu` where kernels do not run on a GPU."""
-    if HAVE_GPU:
-        return
+def pytest_collection_modifyitems(config, items):
+    """Skip tests marked `gpu` where kernels do not run on a GPU, and `slow` ones unless -m asks for them."""
+    reasons = {} if HAVE_GPU else {"gpu": "needs an NVIDIA GPU"}
+    if "slow" not in config.option.markexpr:
+        reasons["slow"] = "runs with -m slow"
     for item in items:
-        if "gpu" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+        for mark in reasons.keys() & item.keywords.keys():
+            item.add_marker(pytest.mark.skip(reason=reasons[mark]))
 
 
 @pytest.fixture(scope="session")

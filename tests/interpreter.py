@@ -44,6 +44,11 @@ def switched_on() -> bool:
     return os.environ.get(VARIABLE) == "1"
 
 
+def compiler_environment() -> dict[str, str]:
+    """Return the environment of a child process that compiles kernels instead of interpreting them."""
+    return {name: value for name, value in os.environ.items() if name != VARIABLE}
+
+
 def convert(data: np.ndarray, source: torch.dtype, target: torch.dtype) -> np.ndarray:
     """Convert the bits of a numpy array as a GPU does: to nearest even; to fp8 saturating, NaN kept."""
     size = data.dtype.itemsize
