@@ -1,6 +1,7 @@
 """Records as lines: what is written comes back, old files stay readable, what cannot be read says where and why."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,9 @@ def test_a_file_of_schema_1_is_read():
     }  # fmt: skip
     assert eager.extra == {"from_a_later_minor_version": True}
     assert (refused.status, refused.reason, refused.samples_ns) == ("refused", "context over the limit", {})
+
+
+def test_the_page_about_records_names_every_field():
+    page = (OLD_FILE.parents[2] / "docs" / "records.md").read_text()
+    table = page.split("## Fields")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(NAMES)
