@@ -33,7 +33,8 @@ NOBODY = tl.constexpr(0x7FFFFFFF)  # no request, and no position
 BLOCK_COLUMNS = 128
 ROWS_PER_PROGRAM = 16
 HEADS_PER_DOT = 128  # rows of q times heads that meet one tile of keys at once
-CHUNK_VALUES = 1 << 20  # scores of a head that the reference holds at once
+SHARING = {"cpu"}  # devices where the reference may read lengths back, and lets a request's rows share its keys
+CHUNK_SCORES, CHUNK_KEYS = 1 << 20, 1 << 18  # scores of a head, and keys of a row, that it holds at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +107,10 @@ def reference(
     logits.fill_(float("-inf"))
     seen = (positions + 1) // ratio
     columns = logits.shape[1] if candidates is None else min(logits.shape[1], candidates.shape[1] * candidate_block)
-    shared = candidates is None and not q.is_cuda
+    shared = candidates is None and q.device.type in SHARING
     if shared and len(q):
         columns = min(columns, int(seen.max()))
-    step = max(1, CHUNK_VALUES // max(1, columns * q.shape[1]))
+    step = max(1, (CHUNK_SCORES // q.shape[1] if shared else CHUNK_KEYS) // max(1, columns))
     for first in range(0, len(q) if columns else 0, step):
         rows = slice(first, first + step)
         position = torch.arange(columns, device=q.device)[None]

@@ -82,6 +82,15 @@ def test_float64(shape, run):
     near(run(tensors), definition(tensors))
 
 
+def test_rows_that_gather_their_own_keys(monkeypatch, device):
+    """The reference's way on a GPU, which reads nothing back to the host."""
+    monkeypatch.setattr(index_logits, "SHARING", set())
+    tensors = inputs(SHAPES["ratio-2"], torch.Generator(device).manual_seed(12))
+    KERNEL.reference(**tensors)
+    there = {name: value.cpu() if torch.is_tensor(value) else value for name, value in tensors.items()}
+    near(there["logits"], definition(there))
+
+
 def test_the_top_k_of_the_logits_is_that_of_the_definition(run):
     tensors = made(Shape(((600, 16),), heads=32, ratio=1))
     got, want = (logits.float().topk(64, dim=1).indices for logits in (run(tensors), definition(tensors)))
@@ -215,7 +224,8 @@ def test_chunks_of_rows_give_what_one_chunk_gives(blocks, monkeypatch, device):
     tensors = inputs(shape, torch.Generator(device).manual_seed(12))
     KERNEL.reference(**tensors)
     whole = tensors["logits"].clone()
-    monkeypatch.setattr(index_logits, "CHUNK_VALUES", 2 * 4 * tensors["logits"].shape[1])
+    monkeypatch.setattr(index_logits, "CHUNK_SCORES", 2 * 4 * tensors["logits"].shape[1])
+    monkeypatch.setattr(index_logits, "CHUNK_KEYS", 2 * tensors["logits"].shape[1])
     KERNEL.reference(**tensors)
     torch.testing.assert_close(tensors["logits"], whole, rtol=2**-6, atol=2**-8)
 
