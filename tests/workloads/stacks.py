@@ -64,6 +64,23 @@ class Heard:
         return dict(Counter(rng.kv_source for rng in self.ranges if rng.op == op))
 
 
+class Slots:
+    """Slots of a token by the definitions of the glossary, one token at a time."""
+
+    def __init__(self, tables):
+        self._pages = tables.page_table.tolist()
+        self._swa = tables.full_to_swa.tolist()
+
+    def full(self, request, position):
+        return self._pages[request][position // 256] * 256 + position % 256
+
+    def swa(self, request, position):
+        return self._swa[self.full(request, position)]
+
+    def compressed(self, request, column, ratio):
+        return self.full(request, column * ratio) // ratio
+
+
 def batch(*requests, bucket=None):
     """Return a batch of (prefix, extend) pairs, in a bucket of rows where one is given."""
     made = Batch(tuple(Request(index, *lengths) for index, lengths in enumerate(requests)))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.forward import make_forward, static_inputs
 from dsv4bench.workloads.pools import Extent, PageTables, make_tables
-from tests.workloads.stacks import CPU, SHORT
+from tests.workloads.stacks import CPU, SHORT, Slots
 
 NARROW = replace(SHORT, window=4)
 # request 0 caches 5 tokens and gets 3; request 1 gets 2 from nothing
@@ -87,23 +87,6 @@ def test_dtypes():
     short += [t for gather in forward.gathers.values() for t in (gather.ids, gather.bases, gather.swa_bases)]
     assert {tensor.dtype for tensor in short} == {torch.int32}
     assert forward.inputs.hidden.dtype == torch.bfloat16
-
-
-class Slots:
-    """Slots of a token by the definitions of the glossary, one token at a time."""
-
-    def __init__(self, tables):
-        self._pages = tables.page_table.tolist()
-        self._swa = tables.full_to_swa.tolist()
-
-    def full(self, request, position):
-        return self._pages[request][position // 256] * 256 + position % 256
-
-    def swa(self, request, position):
-        return self._swa[self.full(request, position)]
-
-    def compressed(self, request, column, ratio):
-        return self.full(request, column * ratio) // ratio
 
 
 @settings(max_examples=25)
