@@ -112,7 +112,7 @@ def _something_added(records: Sequence[Record]) -> bool:
 
 def _incomplete(record: Record) -> bool:
     coverage = record.coverage or {}
-    return bool(coverage.get("unattributed") or coverage.get("ambiguous") or coverage.get("disagreement"))
+    return any(coverage.get(name) for name in ("unattributed", "ambiguous", "lost", "disagreement"))
 
 
 def _print_plan(plan: Sequence[Group], options: PrefillOptions, form: str) -> None:

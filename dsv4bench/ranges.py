@@ -7,7 +7,9 @@ passes), `RecordFunction` (under torch.profiler only) or a ledger of `profiling/
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Protocol
 
 DOMAIN = "dsv4bench"
@@ -38,6 +40,9 @@ def parse_range(text: str) -> Range | None:
     pairs = dict(part.split("=", 1) for part in text[len(PREFIX) :].split())
     values = {key: value if key == "op" else int(value) for key, value in pairs.items()}
     return Range(**values)  # type: ignore[arg-type]  # keys and kinds are those that text() wrote
+
+
+Borders = tuple[Callable[[], None], Callable[[], None]]  # enter and leave one range
 
 
 class Mark(Protocol):
@@ -84,23 +89,27 @@ class Nvtx:
     """
 
     def __init__(self) -> None:
-        nvtx = importlib.import_module("nvtx")
-        self._domain = nvtx.get_domain(DOMAIN)
-        # by identity: hashing six fields would cost more than the push; the range is kept so that no id is reused
-        self._prepared: dict[int, tuple[Range, Any]] = {}
-        self._push = self._domain.push_range
-        self._pop = self._domain.pop_range
+        self._domain = importlib.import_module("nvtx").get_domain(DOMAIN)
+
+    def prepare(self, rng: Range) -> Borders:
+        """Return the two calls of `rng` with its string registered, without a frame of Python in either."""
+        attributes = self._domain.get_event_attributes(message=rng.text())
+        return partial(self._domain.push_range, attributes), self._domain.pop_range
 
     def enter(self, rng: Range) -> None:
         """Push the range."""
-        found = self._prepared.get(id(rng))
-        if found is None:
-            found = self._prepared[id(rng)] = (rng, self._domain.get_event_attributes(message=rng.text()))
-        self._push(found[1])
+        self.prepare(rng)[0]()
 
     def exit(self, rng: Range) -> None:
-        """Pop the range."""
-        self._pop()
+        """Pop the innermost range."""
+        self._domain.pop_range()
+
+
+def borders(mark: Mark, rng: Range) -> Borders:
+    """Return the calls that enter and leave `rng`; keep them, since a mark may have prepared them at some cost."""
+    if isinstance(mark, Nvtx):
+        return mark.prepare(rng)
+    return partial(mark.enter, rng), partial(mark.exit, rng)
 
 
 class RecordFunction:

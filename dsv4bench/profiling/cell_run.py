@@ -24,6 +24,7 @@ class CellRun:
     reason: str | None = None
     checks: list[Check] = field(default_factory=list)
     timings: list[Timing | None] = field(default_factory=list)  # one per rank; None for a rank that had nothing to run
+    compressor: Timing | None = None  # the ratio-2 compressor alone
     captured: dict[int, Captured] = field(default_factory=dict)  # see graphs.graph_key
     counts: Counts | None = None
     memory: dict[str, int | None] = field(default_factory=dict)

@@ -29,14 +29,6 @@ class Counts:
     coverage: dict[str, Any] | None
     disagreement: str | None = None
 
-    @property
-    def complete(self) -> bool:
-        """Whether everything that ran has a range and all sources agree."""
-        left = (
-            0 if self.coverage is None else sum(self.coverage[name] for name in ("unattributed", "ambiguous", "lost"))
-        )
-        return left == 0 and self.disagreement is None
-
 
 def count_on_cpu(step: Step, pieces: Sequence[Piece], eager: bool) -> Counts:
     """Run the pieces once and count calls and aten operations; `eager` files them all under "eager"."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from dsv4bench.errors import CaptureError, CellError
 from dsv4bench.profiling import counting, verify
+from dsv4bench.profiling.alone import compressor_subject
 from dsv4bench.profiling.capture import run_pieces
 from dsv4bench.profiling.cell_run import CellRun, StepKey
 from dsv4bench.profiling.clocks import ClockMonitor
@@ -133,6 +134,22 @@ class GroupRun:
         self._verify_replays(again=False)
         on_gpu = self.session.device.type == "cuda"
         self._time(self.living(graph=True), self._graph_part, "graph_replay" if on_gpu else "step_period")
+        self._time_compressors()
+
+    def _time_compressors(self) -> None:
+        """Time torch path and fused compressor alone, where a GPU's graph cells have both."""
+        runs, pool = [run for run in self.living(graph=True) if not run.full], self.graphs.pool
+        if pool is None or {run.cell.variant.compressor for run in runs} != {"torch", "fused"}:
+            return
+        subjects = []
+        for run in runs:
+            step, forward = self.steps[run.key], self._counted(run)
+            step.load(forward)
+            run_pieces(self.graphs.pieces(run, step, forward))
+            subjects.append(compressor_subject(step, forward.batch.rows, pool))
+        found = [subject for subject in subjects if subject is not None]
+        for run, timing in zip(runs, interleave(found, self.session.clock, self.session.rule), strict=False):
+            run.compressor = timing
 
     def _verify_replays(self, again: bool) -> None:
         suffix = AFTER_TIMING if again else ""
@@ -197,7 +214,8 @@ class GroupRun:
             run.memory = self._memory(run, peak_bytes(call, self.session.device))
         if any(run.cell.variant.reuse == "on" for run in self.living()):
             rank = max(self.prefill.forwards, key=lambda forwards: sum(f.workspace_rows for f in forwards))
-            self.predicted = predict(next(iter(self.steps.values())), rank, self.session.clock)
+            step = next(iter(self.steps.values()))
+            self.predicted = predict(step, rank, self.session.clock, self.graphs.pool)
 
     def _memory(self, run: CellRun, peak: int | None) -> dict[str, int | None]:
         return {

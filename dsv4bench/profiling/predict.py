@@ -8,16 +8,16 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import kernel
+from dsv4bench.profiling.alone import time_per_round_ns
+from dsv4bench.profiling.graphs import Pool
 from dsv4bench.profiling.timing import Call, Clock
 from dsv4bench.units import NS_PER_S
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.model import dequant_bytes, reuse_saving
 from dsv4bench.workloads.step import Step
 
-REPEATS = 5
 
-
-def predict(step: Step, forwards: Sequence[Forward], clock: Clock) -> dict[str, Any] | None:
+def predict(step: Step, forwards: Sequence[Forward], clock: Clock, pool: Pool | None) -> dict[str, Any] | None:
     """Return the record's prediction over `forwards`, or None where there is no row to save.
 
     The rate is that of this step's own dequant over every source of the longest forward, measured here.
@@ -27,19 +27,20 @@ def predict(step: Step, forwards: Sequence[Forward], clock: Clock) -> dict[str, 
     saved_bytes = sum(saving.bytes for saving in savings)
     if not saved_bytes:
         return None
-    rate = _measured_rate(step, max(forwards, key=lambda forward: forward.workspace_rows), clock)
+    calls, moved_bytes = _dequants(step, max(forwards, key=lambda forward: forward.workspace_rows))
+    rate = moved_bytes / time_per_round_ns(calls, clock, pool) * NS_PER_S
     row_bytes = dequant_bytes(layout, 1)
     return {
         "saved_rows": sum(saving.rows for saving in savings),
         "saved_bytes": saved_bytes,
         "dequant_bytes_per_s": rate,
         "saved_ns": saved_bytes / rate * NS_PER_S,
-        "how": f"rows saved x {row_bytes} bytes (read and written) / the dequant rate measured in this run",
+        "how": f"rows saved x {row_bytes} bytes (read and written) / the dequant rate measured here, launch gaps apart",
     }
 
 
-def _measured_rate(step: Step, forward: Forward, clock: Clock) -> float:
-    """Return bytes read and written per second while every source is dequantised once."""
+def _dequants(step: Step, forward: Forward) -> tuple[list[Call], int]:
+    """Return the calls that dequantise every source once, and the bytes that they read and write."""
     out, layout = step.kv_buffer.get(forward.workspace_rows), step.pools.compressed_layout
     provider = kernel("dequant").provider(step.variant.provider)
     calls: list[Call] = []
@@ -50,15 +51,7 @@ def _measured_rate(step: Step, forward: Forward, clock: Clock) -> float:
             tensors = step.compressed(kind) | {"ids": gather.ids, "out": out[: gather.rows]}
             calls.append(provider.build(tensors))
             moved_bytes += dequant_bytes(layout, gather.rows)
-
-    def run() -> None:
-        for call in calls:
-            call()
-
-    run()
-    clock.synchronize()
-    taken_ns = clock.measure(run, REPEATS)[0] / REPEATS
-    return moved_bytes / max(taken_ns, 1) * NS_PER_S
+    return calls, moved_bytes
 
 
 def peak_bytes(run: Call, device: torch.device) -> int | None:

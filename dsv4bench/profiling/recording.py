@@ -29,6 +29,8 @@ def record(run: CellRun, group: GroupRun) -> Record:
     session, cell, ok = group.session, run.cell, run.live
     ranks = _rank_samples(run) if ok and cell.ranks > 1 else None
     samples = (_slowest(ranks) if ranks else _samples(run.timings[0])) if ok else {}
+    if ok and run.compressor:
+        samples["compressor"] = run.compressor.samples_ns["compressor"]
     return Record(
         key=cell.key(session.commit),
         group=cell.group,

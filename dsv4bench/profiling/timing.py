@@ -22,7 +22,7 @@ from dsv4bench.results.stats import median_interval
 from dsv4bench.units import NS_PER_MS, NS_PER_S
 
 Call = Callable[[], None]
-Period = Literal["step_period", "graph_replay"]
+Period = Literal["step_period", "graph_replay", "compressor"]
 
 HOST_SUBMIT = "host_submit"
 LAUNCH_BOUND_SHARE = 0.95
@@ -123,6 +123,11 @@ class Subject:
 
     parts: tuple[Part, ...]
     period: Period = "step_period"
+
+    @classmethod
+    def of(cls, run: Call, period: Period) -> Subject:
+        """Return a subject of one call that needs no preparation."""
+        return cls((Part(run),), period)
 
 
 @dataclass(frozen=True, slots=True)

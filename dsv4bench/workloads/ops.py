@@ -10,7 +10,7 @@ import torch
 
 from dsv4bench.kernels import kernel
 from dsv4bench.kernels.contract import Call, Kernel, Provider
-from dsv4bench.ranges import Mark, Range, Silent
+from dsv4bench.ranges import Borders, Mark, Range, Silent, borders
 from dsv4bench.workloads.geometry import LayerKind
 
 Audit = Callable[[Range, Kernel, Provider, dict[str, Any], Call], None]
@@ -24,33 +24,53 @@ class Ops:
 
     def __init__(self, provider: str, rank: int = 0) -> None:
         self.provider = provider
-        self.mark: Mark = Silent()
         self.audit: Audit | None = None
         self._rank = rank
+        self._mark: Mark = Silent()
+        self._borders: dict[tuple[int, str | None], Borders] = {}
         self._ranges: dict[tuple[int, str | None], Range] = {}
         self._providers: dict[str, tuple[Kernel, Provider]] = {}
 
+    @property
+    def mark(self) -> Mark:
+        """Who hears the ranges."""
+        return self._mark
+
+    @mark.setter
+    def mark(self, mark: Mark) -> None:
+        self._mark = mark
+        self._borders = {}  # prepared by the mark before
+
     def range(self, kind: LayerKind, op: str | None) -> Range:
-        """Return the range of `op` in a layer; always the same object, so that marks can prepare it."""
+        """Return the range of `op` in a layer; always the same object."""
         key = (kind.layer, op)
         found = self._ranges.get(key)
         if found is None:
             found = self._ranges[key] = Range(0, kind.layer, kind.ratio, kind.kv_source, op, self._rank)
         return found
 
+    def _around(self, kind: LayerKind, op: str | None) -> Borders:
+        key = (kind.layer, op)
+        found = self._borders.get(key)
+        if found is None:
+            found = self._borders[key] = borders(self._mark, self.range(kind, op))
+        return found
+
     def run(self, kind: LayerKind, op: str, name: str, **tensors: Any) -> None:
         """Run the catalogue's kernel `name` as operation `op` of a layer."""
-        rng = self.range(kind, op)
+        enter, leave = self._around(kind, op)
         found = self._providers.get(name)
         if found is None:
             found = self._providers[name] = self._find(name)
-        self.mark.enter(rng)
-        call = found[1].build(tensors)
-        if self.audit is None:
-            call()
-        else:
-            self.audit(rng, *found, tensors, call)
-        self.mark.exit(rng)
+        enter()
+        try:
+            call = found[1].build(tensors)
+            if self.audit is None:
+                call()
+            else:
+                self.audit(self.range(kind, op), *found, tensors, call)
+        finally:
+            leave()
 
     def _find(self, name: str) -> tuple[Kernel, Provider]:
         entry = kernel(name)
@@ -71,9 +91,9 @@ class Ops:
     @contextmanager
     def within(self, kind: LayerKind, op: str | None) -> Iterator[None]:
         """Open the range of `op` around plain torch work."""
-        rng = self.range(kind, op)
-        self.mark.enter(rng)
+        enter, leave = self._around(kind, op)
+        enter()
         try:
             yield
         finally:
-            self.mark.exit(rng)
+            leave()
