@@ -14,6 +14,7 @@ from dsv4bench.profiling.timing import StopRule, Timing
 from dsv4bench.results.record import Record
 from dsv4bench.units import format_percent
 from dsv4bench.workloads.cells import Cell
+from dsv4bench.workloads.geometry import V41_FLASH
 from dsv4bench.workloads.model import attention_share
 
 BEST_CASE = "full graph: best case, nobody ships it"
@@ -84,8 +85,9 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
     """Return the lines that must be shown with a cell."""
     cell = run.cell
     forward = next(f for f in group.plan[0] if f.live)
-    share = attention_share(cell.geometry, forward, cell.variant)
-    found = [*group.session.notes, f"attention stack only: about {share:.0%} of its layers' FLOPs (modelled)"]
+    share = attention_share(V41_FLASH, forward, cell.variant)
+    scope = f"attention stack only: about {share:.0%} of the FLOPs of {V41_FLASH.name}'s layers on this batch (modelled)"
+    found = [*group.session.notes, scope]
     if run.graph and group.session.device.type != "cuda":
         found.append(STATIC)
     if run.full:

@@ -207,7 +207,7 @@ def _layer_against_live(step: Step, kind: LayerKind, rows: int, live: int) -> tu
 def _agreement(got: torch.Tensor, want: torch.Tensor) -> float:
     """Return the share of the chosen positions of `want` [rows, k] that `got` chose too; -1 is no position."""
     chosen = want >= 0
-    tiles = zip(torch.split(want, 64), torch.split(got, 64), strict=True)  # type: ignore[no-untyped-call]
+    tiles = zip(torch.split(want, 64), torch.split(got, 64), strict=True)
     found = torch.cat([(one[:, :, None] == other[:, None, :]).any(dim=2) for one, other in tiles])
     return ((found & chosen).sum() / chosen.sum().clamp(min=1)).item()
 
