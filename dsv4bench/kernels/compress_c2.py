@@ -130,8 +130,8 @@ def partners(
     ring_size: int,
 ) -> torch.Tensor:
     """Return kv and score [n, 1024] of the position before each of `rows` [n]: from the batch, else from the ring."""
-    before = (rows - 1).clamp(min=0)
-    here = (rows > 0) & (loc[before] != 0) & (req[before] == req[rows]) & (positions[before] == positions[rows] - 1)
+    before = (rows - 1).clamp(min=0)  # row 0 meets itself, at a position that is not the one before
+    here = (loc[before] != 0) & (req[before] == req[rows]) & (positions[before] == positions[rows] - 1)
     parked = ring[req[rows] * ring_size + (positions[rows] - 1) % ring_size]
     return torch.where(here[:, None], kv_score[before], parked)
 

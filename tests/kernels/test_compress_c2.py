@@ -204,6 +204,7 @@ def test_columns_without_rows_and_padding_park_nothing(call):
     """A length of 0 makes its start meaningless; a padding row inside a column is passed over."""
     history = History.random(3, 4)
     batch = history.batch([(0, 0, 3), (2, 0, 1)], padding_rows=1)
+    batch["positions"][4] = 1
     batch["starts"], batch["lens"] = torch.tensor([0, 9999, 3, -7]).int(), torch.tensor([3, 0, 2, 0]).int()
     got = call(arguments(batch, history.ring(2), 2, poisoned_cache(history, V41_FP4), V41_FP4))
     want = history.ring(2)
@@ -213,9 +214,10 @@ def test_columns_without_rows_and_padding_park_nothing(call):
 
 
 def test_only_padding_does_nothing(call):
-    """An idle rank runs a bucket of padding rows, and no column has a length."""
+    """An idle rank runs a bucket of padding rows, and no column has a length; slot 0 alone marks padding."""
     history = History.random(1, 2)
     batch = history.batch([(0, 0, 0)], padding_rows=3)
+    batch["positions"] = torch.tensor([0, 5, 3])
     cache = poisoned_cache(history, V41)
     got = call(arguments(batch, history.ring(8), 8, cache.clone(), V41))
     assert torch.equal(got["cache"], cache)
@@ -267,6 +269,13 @@ def test_a_provider_pools_by_hand(call):
     got = prefill(call, history, [[(0, 0, 2)]], 2, V41_FP4)
     want = latent_of(columns[:, 4].double(), WEIGHT)
     torch.testing.assert_close(got.latents[0, 1], want, rtol=2**-6, atol=0)
+
+
+def test_a_pooled_row_is_bf16_before_its_norm(call):
+    """By hand: 1.0037 rounds to 1, so the mean square is 1 and the latent the weight; it would be 1.0056 otherwise."""
+    history = History(torch.zeros(1, 2, 1024))
+    history.states[0, 1, :512] = torch.where(torch.arange(512) % 4 == 0, 1.0, 1.0037)
+    assert torch.equal(prefill(call, history, [[(0, 1, 1)]], 2, V41_FP4).latents[0, 1], WEIGHT)
 
 
 def test_scores_far_apart_do_not_overflow(call):

@@ -60,8 +60,8 @@ def test_the_sum_is_that_of_the_softmax_bit_for_bit(device):
     """Specification 3.5: two products, each rounded, then their sum."""
     history = History.random(1, 2)
     batch = history.batch([(0, 0, 2)])
-    kv, score = batch["kv_score"].view(2, 2, 512).unbind(1)
-    want = (kv * score.softmax(0)).sum(0).bfloat16()
+    kv, score = batch["kv_score"].to(device).view(2, 2, 512).unbind(1)
+    want = (kv * score.softmax(0)).sum(0).bfloat16().cpu()
     assert torch.equal(run(device, batch, history.ring(2), 2)["pooled"][1], want)
 
 
@@ -71,7 +71,7 @@ def test_a_row_without_a_row_before_it_takes_itself(device):
     ring = torch.full_like(history.ring(4), float("nan"))
     ring[-1] = history.ring(4)[-1]
     batch = history.batch([(0, 0, 1)], padding_rows=1)
-    batch["kv_score"][1] = history.states[0, 3]
+    batch["positions"][1], batch["kv_score"][1] = 3, history.states[0, 3]
     got = run(device, batch, ring, 4)
     assert torch.equal(got["pooled"], batch["kv_score"][:, :512].bfloat16())
 

@@ -56,9 +56,11 @@ def written(cache):
     return {int(i) for i in slots if set(payload[i].tolist()) | set(scales[i].tolist()) != {POISON}}
 
 
-def exact_rows(rows, seed=5):
-    """Rows of +-1, whose mean square is 1: the norm, whatever its order, gives back exactly the weight."""
-    return (torch.randint(2, (rows, 128), generator=torch.Generator().manual_seed(seed)) * 2 - 1).bfloat16()
+def exact_rows(rows):
+    """Rows of 48 times +-1.5 and 80 times +-0.5: the mean square is 1, exactly, in whatever order it is summed."""
+    generator = torch.Generator().manual_seed(5)
+    magnitude = torch.where(torch.rand(rows, 128, generator=generator).argsort(1) < 48, 1.5, 0.5)
+    return (magnitude * (torch.randint(2, (rows, 128), generator=generator) * 2 - 1)).bfloat16()
 
 
 @pytest.mark.parametrize(("factor", "pack_exponent"), [(f, e) for f, _, e in golden.INDEX_SCALES])
@@ -107,6 +109,14 @@ def test_bytes_of_equal_normed_rows_are_exact(run):
     got = codec.read_rows(cache, torch.arange(1, 7), PAGE, INDEX_K)
     assert torch.equal(got[0], want[0])
     assert torch.equal(got[1], want[1])
+
+
+def test_a_normed_key_is_bf16_before_it_is_quantised(run):
+    """By hand: 1.5 * 1.671875 is 2.5078125, in bf16 2.5, which ties to 2 (code 4) under a maximum of 6; else 3."""
+    k = torch.tensor([1.5] * 48 + [0.5] * 80).bfloat16()[None]
+    weight = torch.full((128,), 0.5)
+    weight[:2] = torch.tensor([4.0, 1.671875])
+    assert slot(run(k, [1], weight=weight.bfloat16()), 1)[0][:2] == "74"
 
 
 def test_the_unfused_kernels_write_the_same_bytes(run):
