@@ -111,12 +111,16 @@ def test_bytes_of_equal_normed_rows_are_exact(run):
     assert torch.equal(got[1], want[1])
 
 
-def test_a_normed_key_is_bf16_before_it_is_quantised(run):
-    """By hand: 1.5 * 1.671875 is 2.5078125, in bf16 2.5, which ties to 2 (code 4) under a maximum of 6; else 3."""
-    k = torch.tensor([1.5] * 48 + [0.5] * 80).bfloat16()[None]
-    weight = torch.full((128,), 0.5)
-    weight[:2] = torch.tensor([4.0, 1.671875])
-    assert slot(run(k, [1], weight=weight.bfloat16()), 1)[0][:2] == "74"
+def test_a_normed_key_is_bf16_before_it_turns(run):
+    """By hand: under a maximum of 6, 1.5 * 1.671875 is 2.5078125, in bf16 2.5; plus 1/128 that is 2.5 again, code 4.
+
+    Rounded only once, after the turn (a - b, a + b), it would be 2.515625, code 5.
+    """
+    k, weight = torch.full((1, 128), 0.5), torch.full((128,), 0.5)
+    k[0, [64, 66, *range(46)]] = 1.5  # 48 of them: the mean square is 1
+    weight[64:68] = torch.tensor([1.671875, -1 / 64, 4.0, 0.0])
+    codes, scales = slot(run(k.bfloat16(), [1], weight=weight.bfloat16(), freqs=torch.ones(1, 64)), 1)
+    assert (codes[64], codes[66], scales[2]) == ("4", "7", 127)
 
 
 def test_the_unfused_kernels_write_the_same_bytes(run):
