@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import fields, replace
+from functools import cache
 
 import torch
 
@@ -89,8 +90,14 @@ def batch(*requests, bucket=None):
 
 def cell(geometry, *batches, kv="v41+fp4", torch_path=False, exact=False, seed=0):
     """Prepare a cell of one rank whose forwards are `batches`."""
+    return prepare(model_of(geometry, exact, seed), KV_PAIRS[kv], (batches,), "torch", torch_path)
+
+
+@cache
+def model_of(geometry, exact=False, seed=0):
+    """Return the random model of a seed, or the one that rounds nothing."""
     model = make_model(geometry, CPU, seed)
-    return prepare(picking(model) if exact else model, KV_PAIRS[kv], (batches,), "torch", torch_path)
+    return picking(model) if exact else model
 
 
 def picking(model):
