@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsv4bench.dashboards.cells import cells_text, grouped, heading, records_of, section, settings
+from dsv4bench.dashboards.cells import cells_text, grouped, heading, section, settings
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, joined
 from dsv4bench.dashboards.time_tables import time_table
 from dsv4bench.results.compare import Pair, compare
 from dsv4bench.results.counts import SPECIFIED_FUSED, SPECIFIED_TORCH, Counted, compressor_sources
-from dsv4bench.results.record import Record
 
-# a cell may hold samples of the compressor alone, which say more than those of the step around it
+# graph cells hold samples of one source's compressor alone, which say more than those of the step around it
 COMPRESSOR_METRIC = "compressor"
 SIDES = ("torch", "fused")
 
@@ -25,7 +24,15 @@ def compressor_tables(compared: Sequence[Pair]) -> list[Table]:
     both = [pair for pair in both if pair.any.variant.get("reuse") == "on"] or both
     counted = [pair for pair in both if all(compressor_sources(record.counts) for record in pair.records)]
     launches = [_launch_table(same) for same in grouped(counted, _launch_signature)]
-    return launches + [_times(same) for same in grouped(both, section)]
+    alone = [pair for pair in both if all(COMPRESSOR_METRIC in record.samples_ns for record in pair.records)]
+    return [
+        *launches,
+        *(
+            _times(same, "Ratio-2 compressor of one source alone", COMPRESSOR_METRIC)
+            for same in grouped(alone, section)
+        ),
+        *(_times(same, "Step time", None) for same in grouped(both, section)),
+    ]
 
 
 def _sides(pair: Pair) -> list[dict[int, Counted]]:
@@ -78,14 +85,8 @@ def _launch_notes(same: Sequence[Pair], on_gpu: bool) -> list[str]:
     return [*notes, f"{cells_text([pair.any for pair in same])}; kv {kv}"]
 
 
-def _times(same: Sequence[Pair]) -> Table:
-    records = records_of(same)
-    alone = all(COMPRESSOR_METRIC in record.samples_ns for record in records)
-    what = "Time of the ratio-2 compressor" if alone else "Step time"
-    compared = [compare(pair, COMPRESSOR_METRIC if alone else None) for pair in same]
-    title = heading(f"{what}, torch path and fused", same[0].any)
-    return time_table(title, SIDES, compared, [f"{settings(same[0].any, 'compressor')}, {_reuse(same[0].any)}"])
-
-
-def _reuse(record: Record) -> str:
-    return f"reuse {record.variant.get('reuse')}"
+def _times(same: Sequence[Pair], what: str, metric: str | None) -> Table:
+    first = same[0].any
+    title = heading(f"{what}, torch path and fused", first)
+    notes = [f"{settings(first, 'compressor')}, reuse {first.variant.get('reuse')}"]
+    return time_table(title, SIDES, [compare(pair, metric) for pair in same], notes)

@@ -191,12 +191,12 @@ def test_other_formats_expect_62_launches():
     assert [row[2].text for row in table.rows] == ["62", "62", "62"]
 
 
-def test_samples_of_the_compressor_alone_are_preferred():
+def test_samples_of_the_compressor_alone_have_a_table_of_their_own():
     cells = [
         with_variant(record(samples_ns={"step_period": [9], "compressor": [time]}), compressor=name)
         for name, time in (("torch", 5_000_000), ("fused", 500_000))
     ]
-    (table,) = named(cells, "Time of the ratio-2 compressor")
+    (table,) = named(cells, "Ratio-2 compressor of one source alone")
     assert (table.rows[0][4].values[0], table.rows[0][5].values[0]) == (5_000_000, 500_000)
 
 
