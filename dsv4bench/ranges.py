@@ -90,11 +90,15 @@ class Nvtx:
 
     def __init__(self) -> None:
         self._domain = importlib.import_module("nvtx").get_domain(DOMAIN)
+        self._prepared: dict[Range, Borders] = {}
 
     def prepare(self, rng: Range) -> Borders:
         """Return the two calls of `rng` with its string registered, without a frame of Python in either."""
-        attributes = self._domain.get_event_attributes(message=rng.text())
-        return partial(self._domain.push_range, attributes), self._domain.pop_range
+        found = self._prepared.get(rng)
+        if found is None:
+            attributes = self._domain.get_event_attributes(message=rng.text())
+            found = self._prepared[rng] = partial(self._domain.push_range, attributes), self._domain.pop_range
+        return found
 
     def enter(self, rng: Range) -> None:
         """Push the range."""

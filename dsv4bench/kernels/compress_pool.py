@@ -106,7 +106,7 @@ def _joined(positions: torch.Tensor, before: torch.Tensor, req: torch.Tensor, pa
     """Return bool [T, 1]: the previous row holds the position before, of the same request, and both are live."""
     follows = (positions.roll(1) == before) & (req.roll(1) == req)  # `before` is -1 on padding: no position equals it
     joined = follows & ~pad.roll(1)
-    joined[0] = False  # the roll brought the last row here
+    joined[:1].fill_(False)  # the roll brought the last row here (a plain assignment copies a host scalar)
     return joined[:, None]
 
 

@@ -46,7 +46,7 @@ def padded_plan(group: Group) -> tuple[Plan, dict[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The stream and the memory pool that all graphs of a group share."""
+    """The stream and the memory pool that the graphs of one cell share; a failed capture may spoil both."""
 
     stream: torch.cuda.Stream
     handle: Any
@@ -65,12 +65,24 @@ def _static(run: CellRun, pieces: list[Piece]) -> Captured:
     return static_replay(pieces)
 
 
+def _capture(run: CellRun, step: Step, pieces: list[Piece], pool: Pool) -> Captured:
+    """Capture the pieces; the first graph of a cell is the one whose nodes are counted."""
+    warm_up(pieces, pool.stream)
+    capture = capture_full if run.full else capture_breakable
+    if run.counts is not None:
+        return capture(pieces, pool.stream, pool.handle)
+    with GraphCounter(step) as counter:
+        captured = capture(pieces, pool.stream, pool.handle, counter.listeners)
+    run.counts = counter.count(captured)
+    return captured
+
+
 @dataclass(frozen=True, slots=True)
 class Graphs:
-    """Captures and replays over the shared storage of one group; without a pool (a CPU) nothing is captured."""
+    """Captures and replays over the shared storage of one group; on a CPU nothing is captured."""
 
     prefill: Prefill
-    pool: Pool | None
+    device: torch.device
 
     def key(self, run: CellRun, forward: Forward) -> int:
         """Return which graph of the cell this forward replays: its bucket, or for a full graph the forward's own."""
@@ -84,28 +96,18 @@ class Graphs:
 
     def capture(self, run: CellRun, step: Step, first: Forward) -> None:
         """Capture what the cell's forwards need, that of `first` before all others: its nodes are the cell's counts."""
+        pool = open_pool(self.device)
         others = sorted(self.prefill.all_forwards(), key=lambda forward: -forward.batch.rows)
         for forward in (first, *others):
             key = self.key(run, forward)
             if key != NO_GRAPH and key not in run.captured:
                 step.load(forward)
                 pieces = self.pieces(run, step, forward)
-                run.captured[key] = self._capture(run, step, pieces) if self.pool else _static(run, pieces)
+                run.captured[key] = _capture(run, step, pieces, pool) if pool else _static(run, pieces)
 
     def pieces(self, run: CellRun, step: Step, forward: Forward) -> list[Piece]:
         """Return what the forward's graph holds: live rows in a full graph, the bucket's rows otherwise."""
         return step.pieces(forward.live if run.full else forward.batch.rows)
-
-    def _capture(self, run: CellRun, step: Step, pieces: list[Piece]) -> Captured:
-        assert self.pool is not None, "only a GPU captures"
-        warm_up(pieces, self.pool.stream)
-        capture = capture_full if run.full else capture_breakable
-        if run.counts is not None:
-            return capture(pieces, self.pool.stream, self.pool.handle)
-        with GraphCounter(step) as counter:
-            captured = capture(pieces, self.pool.stream, self.pool.handle, counter.listeners)
-        run.counts = counter.count(captured)
-        return captured
 
     def checks(self, run: CellRun, step: Step, again: bool) -> Iterator[Check]:
         """Replay each graph with its own forward and with another batch; both must equal eager runs byte for byte.

@@ -71,7 +71,7 @@ class GroupRun:
         """Allocate pools and buffers, write the prefix, make the steps; a cell whose graph is refused ends here."""
         variant = self.runs[0].cell.variant
         self._prefill = prepare(self.model, variant.kv, self.plan, variant.provider, "torch" in self.compressors)
-        self._graphs = Graphs(self._prefill, open_pool(self.session.device))
+        self._graphs = Graphs(self._prefill, self.session.device)
         # reuse off is what every output is compared with, also where only reuse on is measured
         reuses = dict.fromkeys(("off", *(run.cell.variant.reuse for run in self.runs)))
         for compressor in self.compressors:
@@ -138,7 +138,7 @@ class GroupRun:
 
     def _time_compressors(self) -> None:
         """Time torch path and fused compressor alone, where a GPU's graph cells have both."""
-        runs, pool = [run for run in self.living(graph=True) if not run.full], self.graphs.pool
+        runs, pool = [run for run in self.living(graph=True) if not run.full], open_pool(self.session.device)
         if pool is None or {run.cell.variant.compressor for run in runs} != {"torch", "fused"}:
             return
         subjects = []
@@ -215,7 +215,7 @@ class GroupRun:
         if any(run.cell.variant.reuse == "on" for run in self.living()):
             rank = max(self.prefill.forwards, key=lambda forwards: sum(f.workspace_rows for f in forwards))
             step = next(iter(self.steps.values()))
-            self.predicted = predict(step, rank, self.session.clock, self.graphs.pool)
+            self.predicted = predict(step, rank, self.session.clock, open_pool(self.session.device))
 
     def _memory(self, run: CellRun, peak: int | None) -> dict[str, int | None]:
         return {

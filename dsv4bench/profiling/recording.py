@@ -86,7 +86,7 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
     cell = run.cell
     forward = next(f for f in group.plan[0] if f.live)
     share = attention_share(V41_FLASH, forward, cell.variant)
-    scope = f"attention stack only: about {share:.0%} of the FLOPs of {V41_FLASH.name}'s layers on this batch (modelled)"
+    scope = f"attention stack only: about {share:.0%} of the FLOPs of {V41_FLASH.name}'s layers (modelled)"
     found = [*group.session.notes, scope]
     if run.graph and group.session.device.type != "cuda":
         found.append(STATIC)
