@@ -1,9 +1,9 @@
 """The ratio-2 compressor's pooling as plain torch operations: the "before" of change G (specification 3.6).
 
-Change G put one fused kernel and a ring write-back (`compress_c2`) where these 54 launches were; norm, projection,
-index keys and stores follow as kernels of their own. The operations and their order are those of specification 3.6, but
-for its gather of the frequency table, which later kernels read themselves. Shapes depend on the arguments' shapes only
-and nothing waits for the device, so that a CUDA graph can hold it.
+Change G put one fused kernel and a ring write-back (`compress_c2`) where these operations were; norm, projection, index
+keys and stores follow as kernels of their own. The operations and their order are those of specification 3.6, 54
+launches there, but for its gather of the frequency table, which later kernels read themselves. Shapes depend on the
+arguments' shapes only and nothing waits for the device, so that a CUDA graph can hold it.
 
 For each row t at position p, live where loc != 0:
 
