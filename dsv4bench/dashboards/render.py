@@ -64,7 +64,7 @@ def _lines(table: Table, width: int) -> list[tuple[str, str]]:
     # a table that is a little too wide comes closer together rather than losing figures
     gap = GAP if sum(widths) + GAP * (len(widths) - 1) <= width else 1
     head = _line(columns, widths, [column.title for column in columns], gap)
-    found = [(line, HEAD) for line in textwrap.wrap(table.title, width)]
+    found = [(line, HEAD) for line in textwrap.wrap(table.title, width, break_on_hyphens=False)]
     found += [(head, "dim"), *((_line(columns, widths, row, gap), "") for row in texts)] if columns else []
     for note in table.notes:
         found += [(line, "") for line in textwrap.wrap(note, width, subsequent_indent="  ", break_on_hyphens=False)]
