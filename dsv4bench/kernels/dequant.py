@@ -112,10 +112,10 @@ def _scaled(values, scales):
 def _dequant_v4(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V4_DATA, V4_SCALE)
     channel = tl.arange(0, ROW)[None, :]
-    tile = tl.arange(0, 8)[None, :]
+    tile = tl.arange(0, 8)[None, :]  # the eighth is padding: read with the rest, used by no channel
     nope = live[:, None] & (channel < NOPE)
     codes = tl.load(cache_ptr + data[:, None] + channel, mask=nope, other=0)
-    scales = tl.load(cache_ptr + scale[:, None] + tile, mask=live[:, None] & (tile < 7), other=0)
+    scales = tl.load(cache_ptr + scale[:, None] + tile, mask=live[:, None], other=0)
     tl.store(out_rows + channel, _scaled(e4m3_decode(codes), ue8m0_decode(scales)), mask=nope)
     tail = tl.arange(0, ROW - NOPE)[None, :]
     tail_ptr = (cache_ptr + data + NOPE).to(tl.pointer_type(tl.bfloat16))

@@ -94,6 +94,16 @@ def test_rotation_precedes_quantisation(name, provider, device):
     assert torch.equal(got, want)
 
 
+def test_a_turned_pair_is_rounded_to_bf16_before_it_is_quantised(provider, device):
+    """Beside 448 the scale is 1; 17.02 rounds to 17 in bf16, a tie of e4m3 that goes to 16 (0x58) and not to 18."""
+    x, table = torch.zeros(1, 512), torch.tensor([[1.0, 0.0] * 32])
+    x[0, 448], x[0, 450], table[0, 2] = 448.0, 1.0, 17.02
+    positions = torch.tensor([0], device=device)
+    cache = stored(provider, x, [0], V41, device, freqs=table.to(device), positions=positions)
+    data, scales = slot_bytes(cache, 0, V41)
+    assert (data[448], data[450], scales[14]) == (0x7E, 0x58, 127)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_no_rows_are_no_work(name, provider, device):
     assert (stored(provider, torch.zeros(0, 512), [], LAYOUTS[name], device) == 0xA5).all()
