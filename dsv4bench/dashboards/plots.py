@@ -36,6 +36,7 @@ PIXELS_PER_INCH = 150
 PANEL_INCHES = 4.2
 HEIGHT_INCHES = 5.4
 FONT_POINTS = 9
+MARGIN = 1.4
 
 
 def sections(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -135,6 +136,7 @@ def _legend(axes: Axes) -> None:
             [one for one, _ in entries], [label for _, label in entries], frameon=False, fontsize=FONT_POINTS - 1
         )
     axes.grid(axis="y", alpha=0.3)
+    axes.ticklabel_format(axis="y", style="plain", useOffset=False)
 
 
 def _draw(axes: Axes, rows: pd.DataFrame, name: str, scale: int, **style: Any) -> None:
@@ -151,6 +153,7 @@ def _batch_axis(axes: Axes, frame: pd.DataFrame) -> None:
 
     batches = sorted(frame["requests"].unique())
     axes.set_xscale("log", base=2)
+    axes.set_xlim(batches[0] / MARGIN, batches[-1] * MARGIN)  # one batch alone stands in the middle
     axes.set_xticks(batches, [str(batch) for batch in batches])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -106,6 +106,16 @@ def test_two_lengths_of_one_batch_have_a_figure_each():
     assert [name for name, _ in parts] == ["step-time-1024", "step-time-4096"]
 
 
+def test_one_batch_stands_in_the_middle_and_numbers_are_written_out():
+    slow = [record(1, reuse, samples_ns={"step_period": ramp(30_000_000_000, 10**9)}) for reuse in ("off", "on")]
+    figure, axes = panels(slow)
+    figure.canvas.draw()
+    left, right = axes[1, 0].get_xlim()
+    assert left < 1 < right
+    assert axes[1, 0].yaxis.get_offset_text().get_text() == ""
+    assert not any("e" in tick.get_text() for tick in axes[1, 0].get_yticklabels())
+
+
 def test_nothing_cannot_be_drawn():
     assert sections(comparison_frame([])) == []
     with pytest.raises(ValueError, match="no cells"):
