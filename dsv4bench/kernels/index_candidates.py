@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from dsv4bench.kernels.codec import order_key as torch_order_key
+from dsv4bench.kernels import codec
 from dsv4bench.kernels.codec_triton import order_key
 from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
@@ -24,7 +24,6 @@ from dsv4bench.kernels.jit import tl, triton
 CHUNK_VALUES = {"cpu": 1 << 18, "cuda": 1 << 25}  # logits that the reference reads at once: cache, or bounded memory
 BLOCKS_AT_ONCE = 1024
 NEWEST = tl.constexpr(0xFFFF)  # above the key of every finite logit
-LOWEST = tl.constexpr(1)  # a visible block whose logits are all -inf; 0 stands for a block that takes no part
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,9 @@ def reference(
 
 
 def _block_keys(logits: torch.Tensor, visible: torch.Tensor, candidate_block: int) -> torch.Tensor:
-    """Return i64 keys [rows, blocks]: 0 without a visible position, else the order of the maximum, the newest highest."""
+    """Return i64 keys [rows, blocks]: 0 without a visible position, else the maximum's order, the newest highest."""
     whole = pad(logits, (0, -logits.shape[1] % candidate_block), value=float("-inf"))
-    keys = torch_order_key(whole.unflatten(1, (-1, candidate_block)).amax(dim=2)).long().clamp_(min=LOWEST.value)
+    keys = codec.order_key(whole.unflatten(1, (-1, candidate_block)).amax(dim=2)).long().clamp_(min=1)
     block = torch.arange(keys.shape[1], device=keys.device)
     newest = ((visible - 1) // candidate_block)[:, None]  # -1 for a row that sees nothing
     return keys.masked_fill_(block == newest, NEWEST.value).masked_fill_(block > newest, 0)
@@ -94,8 +93,7 @@ def _keys(row_ptr, block, columns, newest, SIZE: tl.constexpr):
     column = block[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
     logits = tl.load(row_ptr + column, mask=column < columns, other=float("-inf"))
     best = tl.max(logits.to(tl.float32), axis=1).to(tl.bfloat16)
-    key = tl.maximum(order_key(best), LOWEST)
-    return tl.where(block > newest, 0, tl.where(block == newest, NEWEST, key))
+    return tl.where(block > newest, 0, tl.where(block == newest, NEWEST, order_key(best)))
 
 
 @triton.jit

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.codec import order_key as torch_order_key
+from dsv4bench.kernels import codec
 from dsv4bench.kernels.codec_triton import order_key
 from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
@@ -65,7 +65,7 @@ def reference(
     chunk = max(1, CHUNK_VALUES[logits.device.type] // max(1, columns))
     for begin in range(0, rows if kept else 0, chunk):
         part = slice(begin, begin + chunk)
-        keys = torch_order_key(logits[part]).long().mul_(columns).add_(last)
+        keys = codec.order_key(logits[part]).long().mul_(columns).add_(last)
         top = keys.topk(kept, dim=1, sorted=False)
         finite = top.values >= columns  # a key of 0 leaves less than one whole `columns`
         column = top.indices.masked_fill(~finite, columns).sort(dim=1).values

@@ -14,14 +14,20 @@ INF, NAN = math.inf, math.nan
 
 
 @pytest.fixture(params=["torch", "triton"])
-def run(request, device):
+def provider(request):
+    if request.param == "triton":
+        request.getfixturevalue("triton_device")
+    return KERNEL.provider(request.param)
+
+
+@pytest.fixture
+def run(provider, device):
     """Call a provider on rows of logits; return the chosen positions as lists."""
-    where = request.getfixturevalue("triton_device") if request.param == "triton" else device
 
     def call(rows, topk, candidates=None):
         tensors = arguments(rows, topk, candidates)
-        there = {name: value.to(where) if torch.is_tensor(value) else value for name, value in tensors.items()}
-        KERNEL.provider(request.param).build(there)()
+        there = {name: value.to(device) if torch.is_tensor(value) else value for name, value in tensors.items()}
+        provider.build(there)()
         return there["raw"].tolist()
 
     return call
@@ -101,6 +107,17 @@ def test_all_blocks_as_candidates_change_nothing(run):
 def test_logits_with_a_row_stride(run, device):
     wide = torch.randn(3, 90, generator=torch.Generator().manual_seed(5)).bfloat16()
     assert run(wide[:, 5:70], 9) == run(wide[:, 5:70].contiguous(), 9)
+
+
+def test_rows_of_a_wider_output(provider, device):
+    """More columns tie than there are places left, at a key that is odd and at one that is even: none spills over."""
+    values = [0.50390625, 0.50390625, 0.50390625, 0.5, 1.0, 0.5, 0.5]
+    tensors = arguments([values, values[3:] + values[3:6]], 3)
+    buffer = torch.full((2, 9), -77, dtype=torch.int32, device=device)
+    there = {name: value.to(device) if torch.is_tensor(value) else value for name, value in tensors.items()}
+    provider.build({**there, "raw": buffer[:, 2:5]})()
+    beside = [-77, -77]
+    assert buffer.tolist() == [beside + [0, 1, 4] + 2 * beside, beside + [0, 1, 5] + 2 * beside]
 
 
 LOGITS = st.sampled_from([-INF, -2.0, -0.0, 0.0, 0.5, 0.50390625, 1.0, 3.0])
