@@ -1,4 +1,4 @@
-"""What the NVTX ranges of timed passes cost: host_submit of one eager step with silent ranges and with NVTX, interleaved.
+"""What the NVTX ranges of timed passes cost: host_submit of an eager step with silent ranges and with NVTX, in turn.
 
 Usage: python benchmarks/mark_overhead.py [samples]. Prints both medians and the difference as a share; needs a GPU.
 """
