@@ -82,8 +82,11 @@ class Step:
         return [piece for kind in self.geometry.layers for piece in self.layer(kind, rows)]
 
     def layer(self, kind: LayerKind, rows: int) -> list[Piece]:
-        """Return the pieces of one layer over the first `rows` rows; layer 0 takes in the hidden states first."""
-        return _layer_pieces(self, kind, rows)
+        """Return the pieces of one layer over the first `rows` rows; layer 0 takes in the hidden states first.
+
+        There are none without rows: a rank that sits an eager step out launches nothing.
+        """
+        return _layer_pieces(self, kind, rows) if rows else []
 
     def compressed(self, kind: LayerKind) -> dict[str, Any]:
         """Return what a dequant of a layer's compressed rows reads: cache, page size and layout."""
