@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from dsv4bench import __version__
+from dsv4bench import cli_options as options
 from dsv4bench.errors import DsvError, RecordError, UsageError
 
 OK, FAILED, USAGE, INCOMPLETE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -17,7 +18,7 @@ EPILOG = (
     "Exit codes: 0 ok; 1 a cell failed or is wrong; 2 usage; 3 not everything that ran could be attributed; "
     "4 nothing was measured; 130 Ctrl-C, everything finished is kept."
 )
-AXIS = "AXIS"
+AXES = ("extend", "prefix", "chunk", "geometry")  # whose default depends on the device
 
 app = typer.Typer(
     name="dsv4bench",
@@ -27,11 +28,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-Format = Annotated[str, typer.Option("--format", help="Output: table, md, csv, json or jsonl.", metavar="FORMAT")]
-Json = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")]
-Axis = list[str]
 
 
 def _version(asked: bool) -> None:
@@ -51,61 +47,31 @@ def root(
 
 @app.command(epilog=EPILOG)
 def prefill(
-    batch: Annotated[
-        Axis, typer.Option(metavar=AXIS, help="Requests: 8 | 1,2,8 | 1..64 doubles | 1..64:+8 | 1..64:x4 | @file.")
-    ] = ["1"],
-    extend: Annotated[
-        Axis | None, typer.Option(metavar=AXIS, help="New tokens of each request, e.g. 1k. [1k; on a CPU 8]")
-    ] = None,
-    prefix: Annotated[
-        Axis | None, typer.Option(metavar=AXIS, help="Cached tokens of each request, e.g. 8k,64k. [8k; on a CPU 120]")
-    ] = None,
-    requests: Annotated[
-        str, typer.Option(metavar="FILE", help="Recorded request lengths, JSON lines; --batch takes the first N.")
-    ] = "",
-    chunk: Annotated[Axis | None, typer.Option(metavar=AXIS, help="Token budget of one forward. [8192]")] = None,
-    graph: Annotated[
-        bool | None, typer.Option("--graph/--no-graph", help="Graph cells only, or eager only. [both]")
-    ] = None,
-    graph_mode: Annotated[
-        Axis, typer.Option(metavar="MODE", help="breakable (as upstream ships it) or full (best case).")
-    ] = ["breakable"],
-    reuse: Annotated[Axis, typer.Option(metavar="on|off|both", help="Reuse the dequant of a shared kv_source.")] = [
-        "both"
-    ],
-    kv: Annotated[Axis, typer.Option(metavar="KV", help="KV formats, main+extra: v4, v41, v41+fp4.")] = ["v41+fp4"],
-    compressor: Annotated[
-        Axis, typer.Option(metavar="torch|fused|both", help="Ratio-2 compressor: the torch path or the fused kernels.")
-    ] = ["fused"],
-    provider: Annotated[
-        Axis, typer.Option(metavar="auto|torch|triton", help="Whose kernels: triton on a GPU, torch on a CPU.")
-    ] = ["auto"],
-    geometry: Annotated[
-        Axis | None,
-        typer.Option(metavar="NAME", help="v41-flash, v41-flash-mini or a config.json. [v41-flash; CPU: mini]"),
-    ] = None,
-    dep_simulated: Annotated[
-        Axis, typer.Option(metavar=AXIS, help="Deal the requests to N ranks, run one after another here.")
-    ] = ["1"],
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to run.")] = "auto",
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of weights, inputs and page tables.")] = 0,
-    samples: Annotated[
-        int | None, typer.Option(metavar="N", help="Samples of each cell. [until the median is known to 1 %]")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="One warm-up and three samples.")] = False,
-    fault: Annotated[
-        str, typer.Option(metavar="FAULT", help="Plant a fault: stale-head, wrong-row or extra-copy.")
-    ] = "",
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where records go. [results/<UTC time>-prefill]")
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted run: skip cells that are there.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan with modelled times and memory.")] = False,
-    form: Format = "table",
-    as_json: Json = False,
-    quiet: Quiet = False,
+    context: typer.Context,
+    batch: options.Batch = ["1"],
+    extend: options.Extend = None,
+    prefix: options.Prefix = None,
+    requests: options.Requests = "",
+    chunk: options.Chunk = None,
+    graph: options.Graph = None,
+    graph_mode: options.GraphMode = ["breakable"],
+    reuse: options.Reuse = ["both"],
+    kv: options.Kv = ["v41+fp4"],
+    compressor: options.Compressor = ["fused"],
+    provider: options.Provider = ["auto"],
+    geometry: options.Geometry = None,
+    dep_simulated: options.DepSimulated = ["1"],
+    device: options.Device = "auto",
+    seed: options.Seed = 0,
+    samples: options.Samples = None,
+    quick: options.Quick = False,
+    fault: options.Fault = "",
+    out: options.Out = None,
+    resume: options.Resume = None,
+    dry_run: options.DryRun = False,
+    form: options.Format = "table",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run the 40-layer attention stack of a prefill, before and after, and count and time it.
 
@@ -114,35 +80,16 @@ def prefill(
     from dsv4bench.cli_prefill import Request, run_prefill
     from dsv4bench.workloads.options import PrefillArguments
 
-    typed = PrefillArguments(
-        batch=batch,
-        extend=extend or "",
-        prefix=prefix or "",
-        requests=requests,
-        chunk=chunk or "",
-        graph=graph,
-        graph_mode=graph_mode,
-        reuse=reuse,
-        kv=kv,
-        compressor=compressor,
-        provider=provider,
-        geometry=geometry or "",
-        dep_simulated=dep_simulated,
-        device=device,
-        seed=seed,
-        samples=samples,
-        quick=quick,
-        fault=fault,
-    )
-    form = _form(form, as_json)
-    raise typer.Exit(run_prefill(Request(typed, out, resume, dry_run, form, quiet)))
+    typed = {name: value for name, value in context.params.items() if name in PrefillArguments.__dataclass_fields__}
+    arguments = PrefillArguments(**{name: _axis(name, value) for name, value in typed.items()})
+    raise typer.Exit(run_prefill(Request(arguments, out, resume, dry_run, _form(form, as_json), quiet)))
 
 
 @app.command(epilog=EPILOG)
 def show(
     path: Annotated[Path, typer.Argument(help="A results directory or a .jsonl file.")],
-    form: Format = "table",
-    as_json: Json = False,
+    form: options.Format = "table",
+    as_json: options.Json = False,
 ) -> None:
     """Print the tables of a run again."""
     from dsv4bench.dashboards import tables
@@ -178,7 +125,7 @@ def plot(
 
 
 @app.command()
-def env(as_json: Json = False) -> None:
+def env(as_json: options.Json = False) -> None:
     """Say what this machine can run, provider by provider, with the reason where not."""
     from dsv4bench.cli_machine import show_environment
 
@@ -186,11 +133,16 @@ def env(as_json: Json = False) -> None:
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: options.Json = False) -> None:
     """List kernels with their providers, geometries, KV formats and faults."""
     from dsv4bench.cli_machine import show_catalogue
 
     show_catalogue(as_json)
+
+
+def _axis(name: str, value: Any) -> Any:
+    """Return what was typed; nothing is an empty text where the default depends on the device."""
+    return "" if value is None and name in AXES else value
 
 
 def _form(form: str, as_json: bool) -> str:

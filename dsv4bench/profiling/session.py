@@ -43,7 +43,13 @@ class Session:
 def open_session(
     device: str, samples: int | None, quick: bool, argv: tuple[str, ...] = (), notes: tuple[str, ...] = ()
 ) -> Session:
-    """Look at this machine and decide how to time on it."""
+    """Look at this machine and decide how to time on it; on a CPU torch is set to one thread.
+
+    The operations of the CPU reference are small: their threads wait for each other more than they share work, by
+    tenfold where the machine is not idle (docs/measured-facts.md).
+    """
+    if device == "cpu":
+        torch.set_num_threads(1)
     rule = replace(QUICK, samples=samples or QUICK.samples) if quick else StopRule(samples=samples)
     mark, name = timing_mark()
     return Session(

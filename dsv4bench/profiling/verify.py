@@ -173,8 +173,8 @@ def compare_live_rows(step: Step, forward: Forward) -> Check:
         error, chosen = _layer_against_live(step, kind, rows, forward.live)
         worst, recall = max(worst, (error, kind.layer)), min(recall, chosen)
     detail = (
-        f"attention outputs differ by {worst[0]:.2g} of their norm at most (layer {worst[1]}), allowed {LAYER_TOLERANCE:g};"
-        f" top-k agrees to {recall:.3f} at least, expected {TOPK_RECALL:g}"
+        f"attention outputs differ by {worst[0]:.2g} of their norm at most (layer {worst[1]}), allowed"
+        f" {LAYER_TOLERANCE:g}; top-k agrees to {recall:.3f} at least, expected {TOPK_RECALL:g}"
     )
     return Check("padded rows against live rows", worst[0] <= LAYER_TOLERANCE and recall >= TOPK_RECALL, detail)
 

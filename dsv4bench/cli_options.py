@@ -1,0 +1,60 @@
+"""The options of the command line: names, placeholders and help texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Format = Annotated[str, typer.Option("--format", help="Output: table, md, csv, json or jsonl.", metavar="FORMAT")]
+Json = Annotated[bool, typer.Option("--json", help="Same as --format json.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")]
+
+Batch = Annotated[
+    list[str],
+    typer.Option(metavar="AXIS", help="Requests: 8 | 1,2,8 | 1..64 doubles | 1..64:+8 | 1..64:x4 | @file."),
+]
+Extend = Annotated[
+    list[str] | None, typer.Option(metavar="AXIS", help="New tokens of each request, e.g. 1k. [1k; on a CPU 8]")
+]
+Prefix = Annotated[
+    list[str] | None,
+    typer.Option(metavar="AXIS", help="Cached tokens of each request, e.g. 8k,64k. [8k; on a CPU 120]"),
+]
+Requests = Annotated[
+    str, typer.Option(metavar="FILE", help="Recorded request lengths, JSON lines; --batch takes the first N.")
+]
+Chunk = Annotated[list[str] | None, typer.Option(metavar="AXIS", help="Token budget of one forward. [8192]")]
+Graph = Annotated[bool | None, typer.Option("--graph/--no-graph", help="Graph cells only, or eager only. [both]")]
+GraphMode = Annotated[
+    list[str], typer.Option(metavar="MODE", help="breakable (as upstream ships it) or full (best case).")
+]
+Reuse = Annotated[list[str], typer.Option(metavar="on|off|both", help="Reuse the dequant of a shared kv_source.")]
+Kv = Annotated[list[str], typer.Option(metavar="KV", help="KV formats, main+extra: v4, v41, v41+fp4.")]
+Compressor = Annotated[
+    list[str],
+    typer.Option(metavar="torch|fused|both", help="Ratio-2 compressor: the torch path or the fused kernels."),
+]
+Provider = Annotated[
+    list[str], typer.Option(metavar="auto|torch|triton", help="Whose kernels: triton on a GPU, torch on a CPU.")
+]
+Geometry = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="v41-flash, v41-flash-mini or a config.json. [v41-flash; CPU: mini]"),
+]
+DepSimulated = Annotated[
+    list[str], typer.Option(metavar="AXIS", help="Deal the requests to N ranks, run one after another here.")
+]
+Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to run.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of weights, inputs and page tables.")]
+Samples = Annotated[
+    int | None, typer.Option(metavar="N", help="Samples of each cell. [until the median is known to 1 %]")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="One warm-up and three samples.")]
+Fault = Annotated[str, typer.Option(metavar="FAULT", help="Plant a fault: stale-head, wrong-row or extra-copy.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where records go. [results/<UTC time>-prefill]")]
+Resume = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted run: skip cells that are there.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with modelled times and memory.")]
