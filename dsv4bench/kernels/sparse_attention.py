@@ -23,7 +23,8 @@ from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM
 
 DIM = tl.constexpr(HEAD_DIM)
-LOG2_E = 1.4426950408889634
+LOG2_E = tl.constexpr(1.4426950408889634)
+BLOCK_KEYS, STAGES = 32, 3  # two gathers in flight beside 64 KiB of queries: 160 KiB of shared memory
 GATHER_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}  # f32 rows gathered at once: cache, or bounded memory
 
 
@@ -146,8 +147,11 @@ def _sparse_attention(
     highest = tl.full((BLOCK_HEADS,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_HEADS,), tl.float32)
     acc = tl.zeros((BLOCK_HEADS, DIM), tl.float32)
+    coming = tl.load(index_at, mask=key < length, other=-1)
     for begin in range(0, length, BLOCK_KEYS):
-        index = tl.load(index_at + begin, mask=begin + key < length, other=-1)
+        index = coming  # the next step's are on their way, so that rows are gathered without waiting for indices
+        later = begin + BLOCK_KEYS
+        coming = tl.load(index_at + later, mask=later + key < length, other=-1)
         valid = (index >= 0) & (index < keys)
         k_at = kv_ptr + index.to(tl.int64)[:, None] * kv_stride + channel[None, :]
         k = tl.load(k_at, mask=valid[:, None], other=0.0)
@@ -159,7 +163,7 @@ def _sparse_attention(
         total = total * fade + tl.sum(weights, axis=1)
         acc = tl.dot(weights.to(tl.bfloat16), k, acc * fade[:, None])
         highest = above
-    sink = tl.load(sink_ptr + head, mask=live, other=0.0) * 1.4426950408889634
+    sink = tl.load(sink_ptr + head, mask=live, other=0.0) * LOG2_E
     shift = tl.where(highest == float("-inf"), 0.0, highest)
     denominator = total + tl.exp2(sink - shift)
     denominator = tl.where(highest == float("-inf"), 1.0, denominator)  # no valid key: 0 / 1
@@ -169,7 +173,7 @@ def _sparse_attention(
 
 
 def build_triton(tensors: Tensors) -> Call:
-    """Launch one program per query row and 64 heads, 64 keys a step; fewer than 16 heads are padded to 16."""
+    """Launch one program per query row and 64 heads, `BLOCK_KEYS` a step; fewer than 16 heads are padded to 16."""
     q, kv, indices, out = tensors["q"], tensors["kv"], tensors["indices"], tensors["out"]
     rows, heads, _ = q.shape
     block_heads = min(64, max(16, triton.next_power_of_2(heads)))
@@ -189,12 +193,12 @@ def build_triton(tensors: Tensors) -> Call:
                 tensors["sink"],
                 out,
                 *out.stride()[:2],
-                tensors["scale"] * LOG2_E,
+                tensors["scale"] * LOG2_E.value,
                 HEADS=heads,
                 BLOCK_HEADS=block_heads,
-                BLOCK_KEYS=64,
+                BLOCK_KEYS=BLOCK_KEYS,
                 num_warps=8 if block_heads == 64 else 4,
-                num_stages=2,
+                num_stages=STAGES,
             )
 
     return call
