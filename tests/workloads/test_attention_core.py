@@ -8,7 +8,7 @@ import torch
 
 from dsv4bench.kernels import codec
 from dsv4bench.kernels.layout import FULL_PAGE
-from dsv4bench.workloads.batch import Batch
+from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.kv_buffer import SparsePrefillKVBuffer
 from dsv4bench.workloads.variant import KV_PAIRS
 from tests.workloads.stacks import CPU, SHORT, Slots, batch, bits, cell, follow, hear, run, same, variant, written
@@ -210,6 +210,32 @@ def test_without_forgetting_a_new_forward_would_read_the_old_head():
     right, _ = second_forward(made, made.step(variant()))
     assert calls == {}
     assert not torch.equal(stale, right)
+
+
+# requests come and go; each forward continues where the ones before left its requests
+SEQUENCE = (
+    Batch((Request(0, 0, 1), Request(1, 0, 1))),  # no complete pair
+    Batch((Request(2, 30, 3),)),  # grows the workspace
+    Batch((Request(0, 1, 4), Request(1, 1, 2))),
+    Batch((Request(1, 3, 4),)),  # as many rows as the next one
+    Batch((Request(0, 5, 2),)),
+    Batch((Request(2, 33, 60), Request(0, 7, 1))),  # grows it again, in layer 0 and in both ratios
+)
+
+
+@pytest.mark.parametrize("stack", [SHORT, LONE], ids=["short", "one source, no window layer"])
+def test_heads_stay_right_while_requests_come_and_go(stack):
+    """Appendix B.4: every reused head equals a fresh dequant in every forward, and the outputs those without reuse."""
+    outputs = {}
+    for reuse in ("off", "on"):
+        made = cell(stack, *SEQUENCE)
+        step = made.step(variant(reuse=reuse))
+        step.kv_buffer, step.observer = SparsePrefillKVBuffer(CPU), Watch()
+        found = outputs.setdefault(reuse, [])
+        for requests in SEQUENCE:
+            found.append(follow(step, made.forward(requests)))
+            assert all(step.observer.heads.values())
+    assert same(outputs["on"], outputs["off"])
 
 
 # ---- the workspace
