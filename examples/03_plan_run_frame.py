@@ -11,11 +11,11 @@ from dsv4bench.workloads.options import PrefillArguments, prefill_options
 
 small = replace(
     V41_FLASH_MINI,
-    name="six layers",
-    ratios=(0, 2, 2, 2, 1, 1),
-    kv_sources=(1, 4),
-    index_sources=(1, 4),
-    candidate_source=4,
+    name="five layers",
+    ratios=(0, 2, 2, 1, 1),
+    kv_sources=(1, 3),
+    index_sources=(1, 3),
+    candidate_source=3,
 )
 options = replace(prefill_options(PrefillArguments(batch="2", graph=False, device="cpu")), geometry=(small,))
 
