@@ -75,7 +75,7 @@ def test_options_that_a_page_names_exist(page):
     ours = {
         option for command in COMMANDS.values() for one in command.params for option in one.opts + one.secondary_opts
     }
-    others = {"--help", "--version", "--torch-backend"}
+    others = {"--help", "--version", "--install-completion", "--torch-backend"}
     named = set(re.findall(r"`(--[a-z][a-z-]+)", page.read_text(encoding="utf-8")))
     assert named - ours - others == set()
 
