@@ -145,17 +145,18 @@ def first_of_each_kind(geometry: Geometry) -> list[LayerKind]:
 def other_batch(batch: Batch) -> Batch | None:
     """Return a batch of the same requests with one row less, or None where there is only one row.
 
-    The first request that has more than one new token loses its last; where none has, the last request is left out.
+    The first request that has more than one new token loses its first, which counts as cached; where none has, the
+    first request is left out. So every row behind it moves up: a graph that kept any input of the first batch shows.
     """
     if batch.live < 2:
         return None
     requests = list(batch.requests)
     longer = next((i for i, request in enumerate(requests) if request.extend > 1), None)
     if longer is None:
-        requests.pop()
+        del requests[0]
     else:
         request = requests[longer]
-        requests[longer] = type(request)(request.index, request.prefix, request.extend - 1)
+        requests[longer] = type(request)(request.index, request.prefix + 1, request.extend - 1)
     return Batch(tuple(requests), batch.rank, batch.bucket)
 
 

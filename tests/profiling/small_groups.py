@@ -72,11 +72,11 @@ def group(**typed):
 
 
 def session(**changes):
-    """A session on the CPU with three samples of one run each."""
+    """A session on the CPU with two samples of one run each."""
     made = Session(
         device=torch.device("cpu"),
         clock=FakeClock(),
-        rule=replace(QUICK, sample_ns=1),
+        rule=replace(QUICK, samples=2, sample_ns=1),
         mark=Silent(),
         mark_name="silent",
         environment={"cpu": "a CPU", "commit": COMMIT, "dirty": False},
@@ -98,3 +98,10 @@ def allocated(opened=None, **typed):
         run = GroupRun(group(**typed), model(), opened or session())
         run.allocate()
     return run
+
+
+def requests_file(folder, *lengths):
+    """A file of recorded requests without a cached prefix, of these lengths once a CPU has divided them by 64."""
+    file = folder / "requests.jsonl"
+    file.write_text("".join(f'{{"input_length": {64 * length}, "hash_ids": []}}\n' for length in lengths))
+    return str(file)

@@ -1,0 +1,278 @@
+"""Graphs of a group: which forward is padded into which graph, what is captured, and what a replay must equal."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dsv4bench.errors import CellSkipped
+from dsv4bench.profiling import counting
+from dsv4bench.profiling.capture import STATIC
+from dsv4bench.profiling.capture_ledger import CaptureLedger
+from dsv4bench.profiling.graph_nodes import GraphNodes
+from dsv4bench.profiling.graphs import NO_GRAPH, Graphs, Pool, open_pool, padded_plan
+from dsv4bench.profiling.ledger import Ledger
+from dsv4bench.profiling.traces.attribute import Attribution, Coverage
+from dsv4bench.workloads.step import Piece, Step
+from tests.profiling.fake_cuda import Bindings, FakeCuda
+from tests.profiling.small_groups import allocated, group, requests_file
+
+CUDA = torch.device("cuda")
+
+
+def of(run, graph=True):
+    """The first graph or eager cell of a group, and its step."""
+    cell = next(cell for cell in run.runs if cell.graph == graph)
+    return cell, run.steps[cell.key]
+
+
+def checks(run, again=False):
+    cell, step = of(run)
+    with torch.no_grad():
+        return list(run.graphs.checks(cell, step, again))
+
+
+def captured(run):
+    cell, step = of(run)
+    with torch.no_grad():
+        run.graphs.capture(cell, step, next(run.prefill.all_forwards()))
+    return cell
+
+
+@pytest.fixture(scope="module")
+def static():
+    """One cell of 7 rows in a bucket of 8, captured as a CPU does."""
+    run = allocated(graph=True, reuse="on", extend="7")
+    captured(run)
+    return run
+
+
+# plans
+
+
+@pytest.mark.parametrize(
+    ("typed", "buckets", "refusals"),
+    [
+        ({"graph": False, "extend": "7"}, [None], []),
+        ({"extend": "7"}, [8], []),
+        ({"extend": "8"}, [8], []),
+        ({"graph_mode": "full", "extend": "7"}, [None], []),
+        ({"graph_mode": "full,breakable", "extend": "7"}, [8], []),
+        ({"extend": "1"}, [None], ["bucket 4 is over 2 times the 1 tokens"]),
+        ({"prefix": "17000"}, [None], ["context 17008 is over the graph's limit of 16384"]),
+        ({"batch": "2", "dep_simulated": "3", "extend": "5"}, [8, 8, 8], []),
+    ],
+    ids=["eager", "7 rows", "8 rows", "full", "full and breakable", "1 row", "long context", "a rank without requests"],
+)
+def test_a_plan_is_padded_where_a_breakable_graph_takes_it(typed, buckets, refusals):
+    plan, refused = padded_plan(group(**typed))
+    assert [batch.bucket for rank in plan for batch in rank] == buckets
+    assert list(refused.values()) == refusals
+
+
+def test_each_forward_is_padded_or_refused_by_itself(tmp_path):
+    cells = group(graph=True, requests=requests_file(tmp_path, 13), chunk="6")
+    (rank,), refused = padded_plan(cells)
+    # 13 tokens in forwards of 6, 6 and 1: bucket 8 is over the chunk, which bounds the buckets
+    assert [(batch.live, batch.bucket) for batch in rank] == [(6, None), (6, None), (1, None)]
+    assert list(refused) == [0, 1, 2]
+    cells = group(graph=True, requests=requests_file(tmp_path, 13), chunk="12")
+    (rank,), refused = padded_plan(cells)
+    assert [(batch.live, batch.bucket) for batch in rank] == [(12, 12), (1, None)]
+    assert refused == {1: "bucket 4 is over 2 times the 1 tokens"}
+
+
+# captures on a CPU
+
+
+def test_on_a_cpu_a_graph_is_the_same_run_over_static_buffers(static):
+    cell, _ = of(static)
+    (graph,) = cell.captured.values()
+    assert list(cell.captured) == [8]
+    assert graph.kind == STATIC
+    # breaks: 6 attentions, 4 source projections, 3 full top-k; segments are what lies between them
+    assert (graph.breaks, graph.graph_launches, graph.memory_bytes) == (13, 0, 0)
+
+
+def test_on_a_cpu_there_is_no_full_graph():
+    run = allocated(graph=True, graph_mode="full", reuse="on")
+    with pytest.raises(CellSkipped, match="--graph-mode full: static buffers, no CUDA graph on a CPU"):
+        captured(run)
+
+
+def test_a_cpu_has_no_pool_of_graphs():
+    assert open_pool(torch.device("cpu")) is None
+
+
+# checks
+
+
+NAMES = ["replay against eager", "replay of another batch against eager", "padded rows against live rows"]
+
+
+def test_a_replay_equals_eager_runs_of_two_batches(static):
+    found = checks(static)
+    assert [check.name for check in found] == NAMES
+    assert all(check.passed for check in found)
+
+
+def test_after_timing_one_batch_is_enough(static):
+    assert [check.name for check in checks(static, again=True)] == NAMES[:1]
+
+
+def spoilt(static, monkeypatch, spoil):
+    cell, _ = of(static)
+    monkeypatch.setitem(cell.captured, 8, replace(cell.captured[8], calls=spoil(cell.captured[8].calls)))
+
+
+def test_a_graph_that_lacks_a_piece_is_wrong_for_every_batch(static, monkeypatch):
+    spoilt(static, monkeypatch, lambda calls: calls[:-1])
+    first, second, padding = checks(static)
+    assert not first.passed
+    assert not second.passed
+    assert padding.passed  # runs the pieces, not the graph
+
+
+@pytest.mark.parametrize("name", ["hidden", "positions", "loc", "pair_loc", "swa_loc"])
+def test_a_graph_that_has_baked_in_its_first_batch_is_wrong_for_the_other(static, monkeypatch, name):
+    _, step = of(static)
+    (forward,) = static.prefill.all_forwards()
+    kept, read = (getattr(inputs, name) for inputs in (forward.inputs, step.inputs))
+    spoilt(static, monkeypatch, lambda calls: (lambda: read[: len(kept)].copy_(kept), *calls))
+    first, second, _ = checks(static)
+    assert first.passed
+    assert not second.passed
+
+
+def test_a_cell_whose_every_forward_is_refused_has_nothing_to_check():
+    run = allocated(graph=True, reuse="on", extend="1")
+    cell, _ = of(run)
+    assert cell.status == "refused"
+    assert captured(run).captured == {}
+    assert checks(run) == []
+
+
+def test_each_graph_is_checked_once_and_an_idle_rank_never(static):
+    run = allocated(graph=True, reuse="on", batch="3", dep_simulated="4", extend="4")
+    cell = captured(run)
+    assert list(cell.captured) == [4]
+    assert [check.name for check in checks(run, again=True)] == NAMES[:1]
+
+
+# captures on a GPU that exists only here
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A fake GPU; every piece is one launch on it, and what is captured runs unseen by an observer."""
+    device = FakeCuda().install(monkeypatch)
+    honest = Step.pieces
+
+    def pieces(step, rows):
+        return [Piece(piece.name, piece.kind, launching(step, piece)) for piece in honest(step, rows)]
+
+    def launching(step, piece):
+        def blind():
+            observer, step.observer = step.observer, None
+            piece.run()
+            step.observer = observer
+
+        return lambda: device.launch(piece.name, blind if device.capturing else piece.run)
+
+    monkeypatch.setattr(Step, "pieces", pieces)
+    bindings = Bindings(device)
+    monkeypatch.setattr(counting, "load_graph_nodes", lambda: GraphNodes(bindings, bindings))
+    monkeypatch.setattr(counting, "profile_counts", profile_counts)
+    return device
+
+
+def profile_counts(run, device, where="eager"):
+    run()
+    return Attribution(Ledger(), Coverage(0, 0, 999, 0, 0, "a profiler"), Counter())
+
+
+def on_gpu(monkeypatch, **typed):
+    """A group whose graphs are captured on the fake GPU while its tensors stay on the CPU."""
+    run = allocated(graph=True, reuse="on", **typed)
+    monkeypatch.setattr(run, "_graphs", Graphs(run.prefill, CUDA))
+    return run
+
+
+def test_a_gpu_has_a_stream_and_a_pool_for_a_cells_graphs(gpu):
+    pool = open_pool(CUDA)
+    assert isinstance(pool, Pool)
+    assert (pool.stream.cuda_stream, pool.handle) == (7, (0, 1))
+
+
+def test_a_captured_graph_replays_what_eager_runs_for_both_batches(gpu, monkeypatch):
+    run = on_gpu(monkeypatch, extend="7")
+    cell = captured(run)
+    (graph,) = cell.captured.values()
+    assert (graph.kind, graph.breaks) == ("breakable CUDA graph", 13)
+    assert graph.graph_launches == graph.segments
+    found = checks(run)
+    assert [(check.name, check.passed) for check in found] == [(name, True) for name in NAMES]
+
+
+def test_a_full_graph_is_compared_by_its_output_alone_and_holds_live_rows(gpu, monkeypatch):
+    run = on_gpu(monkeypatch, extend="7", graph_mode="full")
+    cell = captured(run)
+    (graph,) = cell.captured.values()
+    assert (graph.kind, graph.segments, graph.breaks) == ("full CUDA graph", 1, 0)
+    (check,) = checks(run)  # no other batch: a full graph is good for one set of lengths
+    assert check.passed
+    assert check.detail.startswith("1 layer outputs and ")
+
+
+def test_a_stale_graph_of_a_gpu_is_wrong(gpu, monkeypatch):
+    run = on_gpu(monkeypatch, extend="7")
+    cell = captured(run)
+    last = max(gpu.graph_nodes)
+    gpu.graph_nodes[last].clear()  # the last segment is the output of layer 5
+    assert [check.passed for check in checks(run)] == [False, False, True]
+    assert cell.status == "ok"  # the caller draws the consequence
+
+
+def test_forwards_of_one_bucket_share_a_graph_and_the_first_one_is_counted(gpu, monkeypatch, tmp_path):
+    run = on_gpu(monkeypatch, requests=requests_file(tmp_path, 39), chunk="16")
+    cell, step = of(run)
+    forwards = list(run.prefill.all_forwards())
+    assert [forward.batch.bucket for forward in forwards] == [16, 16, 8]
+    counted = []
+    honest = counting.GraphCounter.count
+    monkeypatch.setattr(
+        counting.GraphCounter, "count", lambda self, graph: counted.append(graph) or honest(self, graph)
+    )
+    with torch.no_grad():
+        run.graphs.capture(cell, step, forwards[2])
+    assert list(cell.captured) == [8, 16]
+    assert counted == [cell.captured[8]]
+    assert [run.graphs.key(cell, forward) for forward in forwards] == [16, 16, 8]
+    assert run.graphs.of(cell, forwards[0]) is run.graphs.of(cell, forwards[1])
+
+
+def test_a_full_graph_belongs_to_one_forward(gpu, monkeypatch, tmp_path):
+    run = on_gpu(monkeypatch, requests=requests_file(tmp_path, 16), chunk="8", graph_mode="full")
+    cell = captured(run)
+    forwards = list(run.prefill.all_forwards())
+    keys = [run.graphs.key(cell, forward) for forward in forwards]
+    assert len(set(keys)) == 2
+    assert NO_GRAPH not in keys
+    assert list(cell.captured) == keys
+    assert [check.passed for check in checks(run)] == [True, True]
+
+
+def test_marks_are_silent_again_after_a_capture_that_failed(gpu, monkeypatch):
+    run = on_gpu(monkeypatch)
+    cell, step = of(run)
+    silent = step.ops.mark
+
+    def fail(*_):
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(CaptureLedger, "end_graph", fail)
+    with pytest.raises(RuntimeError, match="boom"):
+        captured(run)
+    assert type(step.ops.mark) is type(silent)
+    assert cell.captured == {}
