@@ -1,0 +1,254 @@
+"""Counts of a forward: calls and aten operations on a CPU, nodes and a profiler's trace on a GPU, set side by side."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dsv4bench.profiling import counting
+from dsv4bench.profiling.capture import capture_breakable
+from dsv4bench.profiling.counting import Counts, GraphCounter, agreed, count_eager, count_on_cpu, same_operations
+from dsv4bench.profiling.graph_nodes import GraphNodes
+from dsv4bench.profiling.ledger import Ledger
+from dsv4bench.profiling.traces.attribute import Attribution, Coverage
+from dsv4bench.ranges import Range, RecordFunction, Silent
+from dsv4bench.workloads.ops import Ops
+from dsv4bench.workloads.step import Piece
+from tests.profiling.fake_cuda import COPY, KERNEL, Bindings, FakeCuda, FakeStream
+from tests.profiling.small_groups import allocated
+
+NOT_COUNTED = dict.fromkeys(("kernels", "copies", "sets"))
+
+
+@pytest.fixture(scope="module")
+def run():
+    return allocated(graph=False)
+
+
+def counted(run, reuse="on", eager=True):
+    step = run.steps[reuse, "fused"]
+    (forward,) = run.prefill.all_forwards()
+    with torch.no_grad():
+        step.load(forward)
+        return count_on_cpu(step, step.pieces(forward.live), eager)
+
+
+def calls(counts, op):
+    return {row["kv_source"]: row["calls"] for row in counts.rows if row["op"] == op}
+
+
+# a CPU
+
+
+@pytest.mark.parametrize(
+    ("reuse", "compressed"), [("off", {1: 2, 3: 1, 4: 2}), ("on", {1: 1, 3: 1, 4: 1})], ids=["reuse off", "reuse on"]
+)
+def test_calls_are_counted_per_source(run, reuse, compressed):
+    counts = counted(run, reuse)
+    assert calls(counts, "dequant_compressed") == compressed
+    # every layer, the one of ratio 0 too
+    assert calls(counts, "dequant_swa") == {None: 1, 1: 2, 3: 1, 4: 2}
+    assert calls(counts, "compress_c2") == {1: 1, 3: 1}
+
+
+def test_a_cpu_counts_aten_operations_and_no_device_operation(run):
+    counts = counted(run)
+    rows = {row["op"]: row for row in counts.rows if row["kv_source"] is None}
+    # one matrix product of layer 0, straight into its buffer
+    assert rows["qkv_proj"] == {
+        "op": "qkv_proj",
+        "kv_source": None,
+        "where": "eager",
+        "calls": 1,
+        "aten_ops": 1,
+        **NOT_COUNTED,
+    }
+    assert (counts.coverage, counts.disagreement) == (None, None)
+    assert all(row["aten_ops"] for row in counts.rows if row["calls"])
+
+
+def test_static_buffers_are_counted_where_a_graph_would_have_them(run):
+    eager, graph = counted(run), counted(run, eager=False)
+    assert {row["where"] for row in eager.rows} == {"eager"}
+    where = {row["op"]: row["where"] for row in graph.rows}
+    breaks = {"combine", "dequant_compressed", "dequant_swa", "sparse_attention", "compress_proj", "index_q_proj"}
+    assert {op for op in where if where[op] == "break"} >= breaks
+    assert {where[op] for op in ("compress_c1", "compress_c2", "index_key", "q_rope", "o_proj_b")} == {"segment"}
+    for op in {row["op"] for row in eager.rows}:
+        one, other = (sum(row["aten_ops"] for row in counts.rows if row["op"] == op) for counts in (eager, graph))
+        assert one == other
+
+
+def test_marks_are_silent_again_even_after_an_error(run):
+    step = run.steps["on", "fused"]
+
+    def fail():
+        raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        count_on_cpu(step, [Piece("bad", "segment", fail)], eager=True)
+    assert isinstance(step.ops.mark, Silent)
+
+
+# a GPU that exists only here
+
+
+class FakeStep:
+    """All that counting needs of a step: its marks."""
+
+    def __init__(self):
+        self.ops = Ops("torch")
+
+
+class Program:
+    """Two ropes of two kernels in a segment, an attention of three in a break."""
+
+    def __init__(self, device):
+        self.device = device
+        self.step = FakeStep()
+        self.pieces = [
+            Piece("rope", "segment", lambda: self.op("rope", KERNEL, KERNEL)),
+            Piece("attend", "break", lambda: self.op("sparse_attention", KERNEL, KERNEL, KERNEL)),
+            Piece("rope again", "segment", lambda: self.op("rope", KERNEL, KERNEL)),
+        ]
+
+    def op(self, name, *kinds):
+        rng = Range(layer=0, op=name)
+        self.step.ops.mark.enter(rng)
+        for kind in kinds:
+            self.device.launch(kind=kind)
+        self.step.ops.mark.exit(rng)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    device = FakeCuda().install(monkeypatch)
+    bindings = Bindings(device)
+    monkeypatch.setattr(counting, "load_graph_nodes", lambda: GraphNodes(bindings, bindings))
+    return device
+
+
+def profiler(monkeypatch, step, rows, coverage):
+    """A profiler that saw `rows` of (op, metric, count) while the step told it its ranges."""
+    seen = []
+
+    def profile_counts(run, device, where="eager"):
+        seen.append((device, where, step.ops.mark))
+        run()
+        ledger = Ledger()
+        ledger.declare(where, "kernels", "copies", "sets")
+        for op, metric, count in rows:
+            ledger.add(Range(layer=0, op=op), where, metric, count)
+        return Attribution(ledger, coverage, Counter())
+
+    monkeypatch.setattr(counting, "profile_counts", profile_counts)
+    return seen
+
+
+def row(op, where, calls, kernels=0, copies=0, sets=0):
+    return {
+        "op": op,
+        "kv_source": None,
+        "where": where,
+        "calls": calls,
+        "kernels": kernels,
+        "copies": copies,
+        "sets": sets,
+        "aten_ops": None,
+    }
+
+
+def test_an_eager_step_is_counted_by_calls_and_by_the_profiler(gpu, monkeypatch):
+    program = Program(gpu)
+    cover = Coverage(7, 0, 0, 0, 0, "launch correlation")
+    seen = profiler(monkeypatch, program.step, [("rope", "kernels", 4), ("sparse_attention", "kernels", 3)], cover)
+    counts = count_eager(program.step, program.pieces)
+    assert counts.rows == [row("rope", "eager", 2, 4), row("sparse_attention", "eager", 1, 3)]
+    assert counts.coverage["attributed"] == 7
+    ((device, where, marks),) = seen
+    assert (device, where) == ("cuda", "eager")
+    assert any(isinstance(mark, RecordFunction) for mark in marks._marks)
+    assert isinstance(program.step.ops.mark, Silent)
+
+
+def capture_counted(gpu, program, monkeypatch, coverage, rows=(("sparse_attention", "kernels", 3),)):
+    seen = profiler(monkeypatch, program.step, rows, coverage)
+    with GraphCounter(program.step) as counter:
+        captured = capture_breakable(program.pieces, FakeStream(gpu, 7), listeners=counter.listeners)
+    assert isinstance(program.step.ops.mark, Silent)
+    return counter.count(captured), seen
+
+
+def test_segments_come_from_the_graph_and_breaks_from_a_profiled_replay(gpu, monkeypatch):
+    program = Program(gpu)
+    counts, seen = capture_counted(gpu, program, monkeypatch, Coverage(3, 0, 4, 0, 0, "launch correlation"))
+    assert counts.rows == [row("rope", "segment", 2, 4), row("sparse_attention", "break", 1, 3)]
+    # 4 nodes in segments and 3 kernels in the break; what was replayed is the segments over again
+    assert (counts.coverage["attributed"], counts.coverage["unattributed"]) == (7, 0)
+    assert counts.coverage["method"] == "capture ledger (segments) + launch correlation (breaks)"
+    assert counts.disagreement is None
+    assert [(device, where) for device, where, _ in seen] == [("cuda", "break")]
+    assert gpu.log.count("launch graph 1") == 2  # once after its capture, once under the profiler
+
+
+def test_another_number_of_replayed_operations_is_a_disagreement(gpu, monkeypatch):
+    counts, _ = capture_counted(gpu, Program(gpu), monkeypatch, Coverage(3, 0, 5, 0, 0, "launch correlation"))
+    assert counts.disagreement == "5 operations replayed, 4 captured"
+
+
+def test_what_lies_outside_every_range_is_not_attributed(gpu, monkeypatch):
+    program = Program(gpu)
+    program.pieces.append(Piece("loose", "segment", lambda: gpu.launch(kind=COPY)))
+    counts, _ = capture_counted(gpu, program, monkeypatch, Coverage(3, 2, 5, 0, 0, "launch correlation"))
+    assert (counts.coverage["attributed"], counts.coverage["unattributed"]) == (7, 3)
+    assert counts.disagreement is None
+    assert "copies" not in {row["op"] for row in counts.rows}
+
+
+def test_the_replay_that_is_profiled_tells_its_ranges_to_the_profiler_alone(gpu, monkeypatch):
+    program = Program(gpu)
+    counts, seen = capture_counted(gpu, program, monkeypatch, Coverage(3, 0, 4, 0, 0, "launch correlation"))
+    assert isinstance(seen[0][2], RecordFunction)
+    assert sum(one["calls"] for one in counts.rows) == 3  # those of the replay are not counted again
+    assert isinstance(program.step.ops.mark, Silent)
+
+
+# an eager step against segments and breaks
+
+EAGER = [row("rope", "eager", 2, 4), row("compress_proj", "eager", 1, 3), row("store", "eager", 1, 1, copies=2)]
+SAME = [
+    row("rope", "segment", 1, 2),
+    row("rope", "break", 1, 2),
+    row("compress_proj", "break", 1, 5),
+    row("store", "segment", 1, 1, copies=2),
+]
+
+
+@pytest.mark.parametrize(
+    ("graph", "difference"),
+    [
+        (SAME, None),
+        ([*SAME, row("store", "break", 0, copies=1)], "store: 1/2/0 eager, 1/3/0 in segments and breaks"),
+        (SAME[1:], "rope: 4/0/0 eager, 2/0/0 in segments and breaks"),
+        (SAME[:3], "store: 1/2/0 eager, nothing in segments and breaks"),
+        ([*SAME, row("zero_padding", "break", 1, sets=1)], "zero_padding: nothing eager, 0/0/1 in segments and breaks"),
+        ([*SAME, row("compress_proj", "break", 1, 0)], "compress_proj: 1 eager, 2 in segments and breaks"),
+    ],
+    ids=["the same", "a copy more", "a segment less", "an op less", "an op more", "a GEMM more"],
+)
+def test_the_first_difference_between_eager_and_graph_is_named(graph, difference):
+    assert same_operations(EAGER, graph) == difference
+
+
+def test_every_projection_is_compared_by_calls():
+    eager = [row(op, "eager", 1, 1) for op in ("qkv_proj", "o_proj_a", "o_proj_b")]
+    graph = [row(op, "segment", 1, 9) for op in ("qkv_proj", "o_proj_a", "o_proj_b")]
+    assert same_operations(eager, graph) is None
+
+
+def test_an_own_disagreement_of_the_graph_stands_before_one_with_the_eager_step():
+    eager, graph = Counts(EAGER, None), Counts(SAME[1:], {"method": "both"})
+    assert agreed(Counts(SAME, None), eager) == Counts(SAME, None)
+    assert agreed(graph, eager) == replace(graph, disagreement="rope: 4/0/0 eager, 2/0/0 in segments and breaks")
+    assert agreed(replace(graph, disagreement="1 and 2"), eager).disagreement == "1 and 2"
