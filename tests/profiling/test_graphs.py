@@ -1,6 +1,5 @@
 """Graphs of a group: which forward is padded into which graph, what is captured, and what a replay must equal."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,12 +9,8 @@ from dsv4bench.errors import CellSkipped
 from dsv4bench.profiling import counting
 from dsv4bench.profiling.capture import STATIC
 from dsv4bench.profiling.capture_ledger import CaptureLedger
-from dsv4bench.profiling.graph_nodes import GraphNodes
 from dsv4bench.profiling.graphs import NO_GRAPH, Graphs, Pool, open_pool, padded_plan
-from dsv4bench.profiling.ledger import Ledger
-from dsv4bench.profiling.traces.attribute import Attribution, Coverage
-from dsv4bench.workloads.step import Piece, Step
-from tests.profiling.fake_cuda import Bindings, FakeCuda
+from tests.profiling.fake_gpu import fake_gpu
 from tests.profiling.small_groups import allocated, group, requests_file
 
 CUDA = torch.device("cuda")
@@ -165,31 +160,7 @@ def test_each_graph_is_checked_once_and_an_idle_rank_never(static):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A fake GPU; every piece is one launch on it, and what is captured runs unseen by an observer."""
-    device = FakeCuda().install(monkeypatch)
-    honest = Step.pieces
-
-    def pieces(step, rows):
-        return [Piece(piece.name, piece.kind, launching(step, piece)) for piece in honest(step, rows)]
-
-    def launching(step, piece):
-        def blind():
-            observer, step.observer = step.observer, None
-            piece.run()
-            step.observer = observer
-
-        return lambda: device.launch(piece.name, blind if device.capturing else piece.run)
-
-    monkeypatch.setattr(Step, "pieces", pieces)
-    bindings = Bindings(device)
-    monkeypatch.setattr(counting, "load_graph_nodes", lambda: GraphNodes(bindings, bindings))
-    monkeypatch.setattr(counting, "profile_counts", profile_counts)
-    return device
-
-
-def profile_counts(run, device, where="eager"):
-    run()
-    return Attribution(Ledger(), Coverage(0, 0, 999, 0, 0, "a profiler"), Counter())
+    return fake_gpu(monkeypatch)
 
 
 def on_gpu(monkeypatch, **typed):

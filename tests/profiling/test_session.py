@@ -1,0 +1,66 @@
+"""What all groups of a run share: the name of the measuring code, the pace, and the lines about the machine."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dsv4bench.profiling import session as module
+from dsv4bench.profiling.session import open_session
+from dsv4bench.profiling.timing import QUICK, HostClock, StopRule
+from tests.profiling.small_groups import COMMIT, session
+
+
+@pytest.mark.parametrize(
+    ("environment", "commit"),
+    [
+        ({"commit": COMMIT, "dirty": False}, COMMIT),
+        ({"commit": COMMIT, "dirty": True}, f"{COMMIT}+changes"),
+        ({"commit": COMMIT, "dirty": None}, COMMIT),
+        ({"commit": None, "dirty": None, "dsv4bench": "1.2.3"}, "version 1.2.3"),
+    ],
+    ids=["clean", "with changes", "unknown changes", "installed"],
+)
+def test_a_cell_is_keyed_by_the_code_that_measures_it(environment, commit):
+    assert session(environment=environment).commit == commit
+
+
+def test_the_command_can_be_pasted_into_a_shell():
+    argv = ("dsv4bench", "prefill", "--out", "a folder", "--requests", "it's.jsonl")
+    assert tuple(shlex.split(session(argv=argv).command)) == argv
+
+
+@pytest.mark.parametrize(
+    ("samples", "quick", "rule"),
+    [
+        (None, False, StopRule()),
+        (50, False, StopRule(samples=50)),
+        (None, True, QUICK),
+        (7, True, replace(QUICK, samples=7)),
+    ],
+    ids=["until known", "50 samples", "quick", "quick with 7 samples"],
+)
+def test_the_pace_is_the_one_asked_for(samples, quick, rule):
+    assert open_session("cpu", samples, quick).rule == rule
+
+
+def test_a_session_on_a_cpu_says_where_it_runs(monkeypatch):
+    monkeypatch.setattr(module, "environment", lambda device: {"asked": device})
+    monkeypatch.setattr(module, "open_nvml", lambda: pytest.fail("a CPU has no GPU to ask"))
+    torch.set_num_threads(2)
+    opened = open_session("cpu", None, quick=True, argv=("dsv4bench", "prefill"), notes=("a note",))
+    assert torch.get_num_threads() == 1
+    assert opened.device == torch.device("cpu")
+    assert isinstance(opened.clock, HostClock)
+    assert opened.environment == {"asked": "cpu", "timing_mark": opened.mark_name}
+    assert (opened.argv, opened.notes, opened.nvml) == (("dsv4bench", "prefill"), ("a note",), None)
+    assert opened.command == "dsv4bench prefill"
+
+
+def test_a_session_on_a_gpu_asks_nvml(monkeypatch):
+    monkeypatch.setattr(module, "environment", lambda device: {})
+    monkeypatch.setattr(module, "clock", lambda device: f"clock of {device}")
+    monkeypatch.setattr(module, "open_nvml", lambda: "nvml")
+    opened = open_session("cuda", None, quick=False)
+    assert (opened.clock, opened.nvml, opened.device.type) == ("clock of cuda", "nvml", "cuda")
