@@ -365,6 +365,29 @@ def test_blocks_that_cover_every_position_are_not_read():
         assert chosen(step, FILTERED)[row] == packed(best(logits_of(step, FILTERED, row), 8), 8)
 
 
+@pytest.mark.parametrize(("blocks", "consumer"), [(2, 2 * 8), (64, 256)], ids=["filtered", "not filtered"])
+def test_only_consumers_score_the_same_columns_in_every_forward(blocks, consumer):
+    """They are captured, so their shapes cannot follow the lengths: what any forward may see, in whole 64s."""
+    stack = replace(SELECTIVE, candidate_blocks=blocks)
+    step, forwards = prepared(batch((130, 6)), batch((136, 60)), geometry=stack)
+    columns = {5: [], 7: []}
+
+    def audit(rng, kernel, provider, tensors, call):
+        if kernel.name == "index_logits":
+            columns[rng.layer].append(tensors["logits"].shape[1])
+        call()
+
+    step.ops.audit = audit
+    for forward in forwards:
+        step.load(forward)
+        give(step)
+        for layer in columns:
+            sources.project(step, stack.layers[layer], forward.live)
+            sources.index_queries(step, stack.layers[layer], forward.live)
+            sources.select(step, stack.layers[layer], forward.live)
+    assert columns == {5: [192, 256], 7: [consumer, consumer]}
+
+
 def test_padding_publishes_no_block():
     candidates = after_selection(PUBLISHER, batch(*LONG, bucket=20)).buffers.candidates
     assert (candidates[14:20] == -1).all()
