@@ -6,6 +6,7 @@ from itertools import groupby
 import pytest
 import torch
 
+from dsv4bench.kernels import codec
 from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.geometry import V41_FLASH_MINI
 from tests.workloads.stacks import DEEP, SHORT, batch, bits, cell, follow, hear, run, same, variant, written
@@ -117,6 +118,77 @@ def test_values_stay_in_range_over_40_layers():
     assert step.output(8).float().abs().max() < 10
 
 
+# ---- what a layer does around its attention, by definition
+
+
+def normed(x, weight):
+    return (x.double() * (x.double().square().mean(1, keepdim=True) + 1e-20).rsqrt() * weight.double()).bfloat16()
+
+
+def turned(x, freqs, positions, back=False):
+    """Return f64 rows [rows, ..., 512] with their last 64 channels turned as complex numbers (specification 1.1)."""
+    angles = torch.view_as_complex(freqs[positions].double().unflatten(1, (32, 2)))
+    angles = angles.conj() if back else angles
+    tail = torch.view_as_complex(x[..., 448:].double().unflatten(-1, (32, 2)).contiguous())
+    tail = tail * angles.view(len(x), *[1] * (x.dim() - 2), 32)
+    return torch.cat([x[..., :448].double(), torch.view_as_real(tail).flatten(-2)], -1)
+
+
+def loaded(kv="v41"):
+    made = cell(SHORT, batch(*MIXED), kv=kv)
+    step = made.step(variant(kv=kv))
+    step.load(made.forwards[0][0])
+    step.poison()
+    return step
+
+
+def piece(step, layer, name):
+    (found,) = [one for one in step.layer(SHORT.layers[layer], LIVE) if one.name == f"layer {layer} {name}"]
+    return found
+
+
+def random_like(tensor, seed):
+    return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+@pytest.mark.parametrize("layer", [0, 3], ids=["window layer", "ratio-2 source"])
+def test_queries_and_window_rows_by_definition(layer):
+    step, kind = loaded(), SHORT.layers[layer]
+    weights, buffers, positions = step.weights[layer], step.buffers, step.inputs.positions
+    residual = buffers.residual.copy_(random_like(buffers.residual, 1))
+    piece(step, layer, "project").run()
+    x = normed(residual, weights.input_norm)
+    qkv = (x.double() @ weights.qkv.double()).bfloat16()
+    q = (normed(qkv[:, :32], weights.q_norm).double() @ weights.query.double()).bfloat16().view(LIVE, 2, 512)
+    expected = turned(q, step.freqs[kind.ratio], positions)
+    torch.testing.assert_close(buffers.q.double(), expected, rtol=2**-6, atol=2**-6)
+    window = turned(normed(qkv[:, 32:], weights.kv_norm), step.freqs[kind.ratio], positions)
+    layout = step.pools.swa_layout
+    stored = codec.read_rows(step.pools.swa[layer], step.inputs.swa_loc.long(), 256, layout)
+    # e4m3 has 3 bits of mantissa: half a step is 1/16, and below the scale's smallest normal number 2^-10 of the tile
+    torch.testing.assert_close(codec.dequantise(*stored, layout).double(), window, rtol=0.08, atol=0.02)
+
+
+@pytest.mark.parametrize("layer", [0, 3], ids=["window layer", "ratio-2 source"])
+def test_output_by_definition(layer):
+    """Attention is turned back, projected group by group, and added to the residual stream."""
+    step, kind = loaded(), SHORT.layers[layer]
+    weights, buffers = step.weights[layer], step.buffers
+    attention = buffers.attention.copy_(random_like(buffers.attention, 2)).clone()
+    before = buffers.residual.copy_(random_like(buffers.residual, 3)).double()
+    piece(step, layer, "output").run()
+    back = turned(attention, step.freqs[kind.ratio], step.inputs.positions, back=True).bfloat16()
+    groups = [back[:, g].double() @ weights.output_a[g].double() for g in range(2)]  # one head a group
+    expected = before + torch.cat(groups, 1).bfloat16().double() @ weights.output_b.double()
+    torch.testing.assert_close(buffers.residual.double(), expected, rtol=2**-7, atol=2**-6)
+
+
+def test_layer_0_takes_in_the_hidden_states():
+    step = loaded()
+    piece(step, 0, "input").run()
+    assert torch.equal(step.output(LIVE), step.inputs.hidden[:LIVE])
+
+
 # ---- padding
 
 
@@ -146,7 +218,7 @@ def test_padding_is_close_where_products_round():
     live, padded = (cell(SHORT, batch(*MIXED, bucket=rows)) for rows in (LIVE, 20))
     expected = run(live.step(variant()), live.forwards[0][0]).float()
     got = run(padded.step(variant()), padded.forwards[0][0])[:LIVE].float()
-    assert (got - expected).norm() <= 2e-2 * expected.norm()
+    assert (got - expected).norm() <= 3e-2 * expected.norm()
 
 
 SITTING_OUT = {"idle": Batch(()).padded(20), "no requests": Batch(())}
@@ -253,4 +325,4 @@ def test_the_torch_path_is_close_to_the_fused_compressor(kv):
     (output, ring, window), (other_output, other_ring, other_window) = found["fused"], found["torch"]
     assert torch.equal(ring, other_ring)
     assert torch.equal(window, other_window)
-    assert (output - other_output).norm() <= 2e-2 * output.norm()
+    assert (output - other_output).norm() <= 3e-2 * output.norm()
