@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from dsv4bench.errors import CaptureError, CellError
+from dsv4bench.errors import CellError
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.recording import records
 from dsv4bench.profiling.session import Session
@@ -45,12 +45,19 @@ def _guarded(run: GroupRun, step: Callable[[], None]) -> None:
     try:
         step()
     except torch.OutOfMemoryError as error:
-        _end(run, "out_of_memory", str(error).split(". ")[0])
+        _end(run, "out_of_memory", out_of_memory_reason(error))
         torch.cuda.empty_cache()
     except CellError as error:
         _end(run, error.status, str(error))
-    except (CaptureError, RuntimeError, ValueError) as error:
+    except (
+        Exception
+    ) as error:  # those of Triton's compiler share no base with RuntimeError; the sweep outlives them all
         _end(run, "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
+
+
+def out_of_memory_reason(error: Exception) -> str:
+    """Return the first two sentences of an allocator: that there is no memory, and how much was asked for."""
+    return ". ".join(str(error).split(". ")[:2])
 
 
 def _end(run: GroupRun, status: str, reason: str) -> None:

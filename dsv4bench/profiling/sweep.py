@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from dsv4bench.errors import CellError
-from dsv4bench.profiling.passes import run_group
+from dsv4bench.profiling.passes import out_of_memory_reason, run_group
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session
 from dsv4bench.results.record import Record
@@ -36,7 +36,7 @@ def run(
         try:
             model = _model(model, group[0], session)
         except (torch.OutOfMemoryError, CellError) as error:
-            yield [unmeasured(cell, session, "out_of_memory", str(error).split(". ")[0]) for cell in group]
+            yield [unmeasured(cell, session, "out_of_memory", out_of_memory_reason(error)) for cell in group]
             continue
         yield run_group(group, model, session, lambda name, group=group: progress(group, name))  # type: ignore[misc]
         _free(session)

@@ -31,6 +31,8 @@ SMALL = replace(
     candidate_blocks=4,
     index_topk=8,
 )
+# three layers of ratio 2: layers 0 and 1 read source 0, layer 2 is a source of its own; reuse turns 3 dequants into 2
+TINY = replace(SMALL, name="tiny", ratios=(2, 2, 2), kv_sources=(0, 2), index_sources=(0, 2), candidate_source=None)
 COMMIT = "c0ffee" * 6
 
 
