@@ -94,10 +94,10 @@ def model(geometry=SMALL):
     return make_model(geometry, torch.device("cpu"), seed=0)
 
 
-def allocated(opened=None, **typed):
+def allocated(opened=None, geometry=SMALL, **typed):
     """A group whose first pass is over."""
     with torch.no_grad():
-        run = GroupRun(group(**typed), model(), opened or session())
+        run = GroupRun(group(geometry=geometry, **typed), model(geometry), opened or session())
         run.allocate()
     return run
 

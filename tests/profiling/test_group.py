@@ -1,0 +1,237 @@
+"""What the passes of a group share and decide: steps, refusals, which forward is counted, what a rank takes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dsv4bench.errors import CellSkipped
+from dsv4bench.profiling.cell_run import CellRun
+from dsv4bench.profiling.clocks import Nvml
+from dsv4bench.profiling.group import GroupRun
+from dsv4bench.profiling.verify import Check
+from dsv4bench.ranges import Silent
+from tests.profiling.small_groups import TINY, FakeClock, allocated, group, model, requests_file, session
+
+
+def tiny(**typed):
+    """A group of the smallest model whose first pass is over."""
+    opened = typed.pop("opened", None)
+    return allocated(opened, geometry=TINY, **typed)
+
+
+def statuses(run):
+    return [cell.status for cell in run.runs]
+
+
+# allocate
+
+
+@pytest.mark.parametrize(
+    ("typed", "steps"),
+    [
+        ({"reuse": "both"}, [("off", "fused"), ("on", "fused")]),
+        ({"reuse": "on"}, [("off", "fused"), ("on", "fused")]),
+        ({"reuse": "off"}, [("off", "fused")]),
+        (
+            {"reuse": "on", "compressor": "both"},
+            [("off", "torch"), ("on", "torch"), ("off", "fused"), ("on", "fused")],
+        ),
+    ],
+    ids=["both", "on alone", "off alone", "two compressors"],
+)
+def test_reuse_off_is_always_there_to_compare_with(typed, steps):
+    run = tiny(graph=False, **typed)
+    assert list(run.steps) == steps
+    assert [(step.variant.reuse, step.variant.compressor) for step in run.steps.values()] == steps
+
+
+def test_cells_share_storage_but_not_workspaces():
+    run = tiny(graph=False)
+    off, on = run.steps.values()
+    assert off.pools is on.pools
+    assert off.buffers is on.buffers
+    assert off.kv_buffer is not on.kv_buffer
+    # 8 + 60 tokens: 34 compressed rows before 68 window rows
+    assert off.kv_buffer.capacity_rows == on.kv_buffer.capacity_rows == 34 + 68
+
+
+def test_the_buffers_of_the_torch_path_exist_where_a_cell_takes_it():
+    assert tiny(graph=False, compressor="fused").prefill.buffers.pooled.shape[0] == 0
+    assert tiny(graph=False, compressor="both").prefill.buffers.pooled.shape[0] == 8
+
+
+def test_before_allocation_there_is_nothing_to_run():
+    run = GroupRun(group(geometry=TINY), model(TINY), session())
+    for name in ("prefill", "graphs"):
+        with pytest.raises(AssertionError, match="allocate first"):
+            getattr(run, name)
+
+
+def test_a_graph_cell_whose_every_forward_is_refused_ends_at_once():
+    run = tiny(extend="1")
+    assert statuses(run) == ["ok", "ok", "refused", "refused"]
+    assert run.runs[2].reason == "bucket 4 is over 2 times the 1 tokens"
+    assert [cell.graph for cell in run.living()] == [False, False]
+    assert run.living(graph=True) == []
+
+
+def test_a_graph_that_takes_some_forwards_goes_on(tmp_path):
+    run = tiny(requests=requests_file(tmp_path, 9), chunk="8", graph=True)
+    assert [batch.bucket for batch in run.plan[0]] == [8, None]
+    assert statuses(run) == ["ok", "ok"]
+
+
+def test_a_full_graph_is_not_refused_by_buckets():
+    run = tiny(extend="1", graph=True, graph_mode="full,breakable", reuse="on")
+    assert [(cell.full, cell.status) for cell in run.runs] == [(True, "ok"), (False, "refused")]
+
+
+# a cell
+
+
+@pytest.fixture
+def cell():
+    return CellRun(group(geometry=TINY, graph=False)[0])
+
+
+def test_the_first_end_of_a_cell_counts(cell):
+    assert cell.live
+    cell.fail(CellSkipped("no device"))
+    cell.end("failed", "later")
+    assert (cell.status, cell.reason, cell.live) == ("skipped", "no device", False)
+
+
+def test_a_failed_check_makes_a_cell_wrong_and_later_checks_are_kept(cell):
+    cell.add(Check("one", True, "fine"))
+    assert cell.live
+    cell.add(Check("two", False, "3 of 4 differ"))
+    cell.add(Check("three", False, "more"))
+    assert (cell.status, cell.reason) == ("wrong", "two: 3 of 4 differ")
+    assert [check.name for check in cell.checks] == ["one", "two", "three"]
+
+
+# verify
+
+
+def test_a_provider_other_than_torch_is_audited_the_first_time():
+    run = tiny(graph=False, reuse="off")
+    step = run.steps["off", "fused"]
+    step.variant = replace(step.variant, provider="triton")  # its operations still dispatch to torch
+    with torch.no_grad():
+        run.verify()
+        run.verify(again=True)
+    names = [check.name for check in run.runs[0].checks]
+    assert names == ["kernels against torch", "outputs, as before, after timing"]
+    assert step.ops.audit is None
+
+
+def test_checks_go_to_the_cells_of_their_step():
+    run = tiny(reuse="both", graph=None)
+    with torch.no_grad():
+        run.verify()
+    names = [[check.name for check in cell.checks] for cell in run.runs]
+    assert names == [[], ["reused heads", "outputs, reuse on and off"]] * 2
+
+
+# time
+
+
+def timed(run, graph=False):
+    with torch.no_grad():
+        run.time_graph() if graph else run.time_eager()
+    return run
+
+
+def test_each_rank_is_timed_and_an_idle_one_sits_an_eager_step_out():
+    run = timed(tiny(graph=False, batch="2", dep_simulated="3"))
+    for cell in run.runs:
+        assert [timing is not None for timing in cell.timings] == [True, True, False]
+
+
+def test_in_a_graph_an_idle_rank_replays_padded_rows():
+    run = timed(tiny(graph=True, batch="2", dep_simulated="3"), graph=True)
+    assert statuses(run) == ["ok", "ok"]
+    for cell in run.runs:
+        assert [timing is not None for timing in cell.timings] == [True, True, True]
+
+
+def test_a_sample_is_the_sum_over_the_forwards_of_a_cell(tmp_path):
+    clock = FakeClock(tick_ns=500)
+    run = timed(tiny(requests=requests_file(tmp_path, 20), chunk="8", graph=False, opened=session(clock=clock)))
+    (timing,) = run.runs[0].timings
+    assert timing.samples_ns == {"step_period": [3 * 500] * 2}
+
+
+def test_only_timed_passes_carry_the_marks_of_the_session():
+    class Heard(Silent):
+        def __init__(self):
+            self.count = 0
+
+        def enter(self, rng):
+            self.count += 1
+
+    mark = Heard()
+    run = tiny(graph=False, opened=session(mark=mark))
+    with torch.no_grad():
+        run.verify()
+        assert mark.count == 0
+        run.time_eager()
+    assert mark.count > 0
+    assert {type(step.ops.mark) for step in run.steps.values()} == {Silent}
+
+
+def test_clocks_are_read_while_a_cell_is_timed():
+    class Nvidia:
+        NVMLError = OSError
+
+        @staticmethod
+        def nvmlDeviceGetClockInfo(handle, which):
+            return 1980
+
+    run = timed(tiny(graph=False, opened=session(nvml=Nvml(Nvidia, "handle"))))
+    # before each of the two rounds, and after the last
+    assert run.runs[0].clocks.summary()["sm_mhz"] == [1980] * 3
+
+
+# count
+
+
+def test_the_largest_forward_is_counted_and_rather_one_in_a_graph(tmp_path):
+    run = tiny(requests=requests_file(tmp_path, 20), chunk="8", graph=False)
+    assert run._counted(run.runs[0]).live == 8
+    run = tiny(requests=requests_file(tmp_path, 9), chunk="8", graph=True)
+    assert run._counted(run.runs[0]).batch.bucket == 8
+
+
+def test_a_cell_keeps_counts_and_memory():
+    run = tiny(graph=False)
+    with torch.no_grad():
+        run.count()
+    off, on = run.runs
+    assert sum(row["calls"] for row in off.counts.rows if row["op"] == "dequant_compressed") == 3
+    assert sum(row["calls"] for row in on.counts.rows if row["op"] == "dequant_compressed") == 2
+    assert on.memory == {
+        "peak_bytes": None,
+        "workspace_bytes": (34 + 68) * 1024,
+        "pool_bytes": run.prefill.pools.bytes,
+        "buffer_bytes": run.prefill.buffers.bytes,
+    }
+    assert run.predicted["saved_rows"] == 34
+
+
+def test_where_no_cell_reuses_nothing_is_predicted():
+    run = tiny(graph=False, reuse="off")
+    with torch.no_grad():
+        run.count()
+    assert run.predicted is None
+
+
+def test_a_cell_that_ended_is_not_counted():
+    run = tiny(graph=False)
+    run.runs[1].end("wrong", "a check failed")
+    with torch.no_grad():
+        run.count()
+    assert run.runs[0].counts is not None
+    assert run.runs[1].counts is None
+    assert run.predicted is None
