@@ -10,7 +10,9 @@ from dsv4bench.workloads.variant import KV_PAIRS
 
 CPU = torch.device("cpu")
 EXTENTS = st.lists(
-    st.tuples(st.integers(0, 700), st.integers(1, 400)).map(lambda pair: Extent(pair[0], sum(pair))), min_size=1, max_size=5
+    st.tuples(st.integers(0, 700), st.integers(1, 400)).map(lambda pair: Extent(pair[0], sum(pair))),
+    min_size=1,
+    max_size=5,
 )
 
 
