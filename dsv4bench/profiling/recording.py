@@ -42,7 +42,7 @@ def record(run: CellRun, group: GroupRun) -> Record:
         engine="gpu" if session.device.type == "cuda" else "cpu-reference",
         note=notes(run, group),
         geometry=cell.geometry.name,
-        batch=_batch(cell, group),
+        batch=_batch(run, group),
         ranks=cell.ranks,
         variant=cell.variant.switches() | {"chunk": cell.chunk, "dep-simulated": cell.ranks, "seed": cell.seed},
         samples_ns=samples,
@@ -123,10 +123,10 @@ def _load(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _batch(cell: Cell, group: GroupRun) -> dict[str, Any]:
-    padded = any(batch.bucket is not None for rank in group.plan for batch in rank) and cell.variant.graph
+def _batch(run: CellRun, group: GroupRun) -> dict[str, Any]:
+    padded = run.graph and not run.full  # eager cells and full graphs run the live rows of a padded plan
     rows = max(sum(batch.rows if padded else batch.live for batch in rank) for rank in group.plan)
-    return _load(cell) | {"padded_rows": rows}
+    return _load(run.cell) | {"padded_rows": rows}
 
 
 def _samples(timing: Timing | None) -> dict[str, list[int]]:
