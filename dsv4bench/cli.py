@@ -15,7 +15,8 @@ from dsv4bench.errors import DsvError, RecordError, UsageError
 OK, FAILED, USAGE, INCOMPLETE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 EPILOG = (
-    "Exit codes: 0 ok; 1 a cell failed or is wrong, or reuse launched something more; 2 usage; 3 not everything that ran could be attributed; "
+    "Exit codes: 0 ok; 1 a cell failed or is wrong, or reuse launched something more; 2 usage; "
+    "3 not everything that ran could be attributed; "
     "4 nothing was measured; 130 Ctrl-C, everything finished is kept."
 )
 AXES = ("extend", "prefix", "chunk", "geometry")  # whose default depends on the device

@@ -9,8 +9,8 @@ request i, layer ratio r and top-k width K:
     lens = t + w
 
 Shapes: raw i32 [T, >= K] or None, query_start i32 [R + 1] (need not begin at 0), positions i64 [T]; seq_lens,
-gather_lens, compressed_bases, swa_bases i32 [R]; outputs indices i32 [T, W] with W = ceil128(K + window), lens i32 [T]. A
-row that no request owns gets -1 everywhere and length 0. Every element of the outputs is written.
+gather_lens, compressed_bases, swa_bases i32 [R]; outputs indices i32 [T, W] with W = ceil128(K + window), lens i32 [T].
+A row that no request owns gets -1 everywhere and length 0. Every element of the outputs is written.
 """
 
 from __future__ import annotations
