@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from dsv4bench import __version__
 from dsv4bench import cli_options as options
@@ -21,8 +23,25 @@ EPILOG = (
 )
 AXES = ("extend", "prefix", "chunk", "geometry")  # whose default depends on the device
 
+
+class Commands(TyperGroup):
+    """The commands, silent where the reader of a pipe has gone (`| head`): there is nobody left to tell."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for and flush what it printed."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()  # or else Python would, when it is too late to catch an error
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(OK) from None
+
+
 app = typer.Typer(
     name="dsv4bench",
+    cls=Commands,
     help="Before/after measurements of DeepSeek-V4 and V4.1 attention kernels.",
     epilog=EPILOG,
     no_args_is_help=True,
@@ -119,10 +138,13 @@ def plot(
     if found.empty:
         raise UsageError(f"{path}: no pair of reuse off and on to draw")
     folder = out or (path if path.is_dir() else path.parent)
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, part in plots.sections(found):
-        for file in plots.save_figure(plots.step_time_figure(part), folder / name):
-            typer.echo(str(file))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, part in plots.sections(found):
+            for file in plots.save_figure(plots.step_time_figure(part), folder / name):
+                typer.echo(str(file))
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise UsageError(f"--out {folder}: cannot write figures here: {error.strerror}") from None
 
 
 @app.command()
@@ -165,7 +187,3 @@ def main() -> None:
     except DsvError as error:
         typer.echo(f"dsv4bench: {error}", err=True)
         raise SystemExit(FAILED) from None
-    except BrokenPipeError:
-        # the reader of a pipe has gone (head, say): there is nobody to tell
-        sys.stderr.close()
-        raise SystemExit(OK) from None

@@ -47,11 +47,20 @@ def run_prefill(request: Request) -> int:
         _print_plan(plan, options, request.form)
         return OK
     refuse_too_large(plan, free_bytes(options.device))
-    done = frozenset(finished_keys(request.resume)) if request.resume else frozenset[str]()
+    done = _done(request.resume)
     session = open_session(options.device, options.samples, options.quick, ("dsv4bench", *sys.argv[1:]), options.notes)
     with _store(request) as store:
         code = _run(plan, session, store, done, request.quiet)
-        return code or _print(store, plan, session, request.form)
+        return code or _print(store, plan, session, request)
+
+
+def _done(resume: Path | None) -> frozenset[str]:
+    """Return the keys of the cells that an earlier run has finished."""
+    if resume is None:
+        return frozenset()
+    if not resume.is_dir():
+        raise UsageError(f"--resume {resume}: no such directory")
+    return frozenset(finished_keys(resume))
 
 
 def _store(request: Request) -> Store:
@@ -62,10 +71,11 @@ def _store(request: Request) -> Store:
 
 def _run(plan: Sequence[Group], session: Session, store: Store, done: frozenset[str], quiet: bool) -> int:
     """Run the plan, keeping each group's records at once; return 0, or 130 after Ctrl-C."""
+    left = [group for group in plan if not sweep.finished(group, session, done)]
     kept = 0
     try:
-        with progress(len(plan), quiet) as report:
-            for records in sweep.run(plan, session, done, report):
+        with progress(len(left), quiet) as report:
+            for records in sweep.run(left, session, progress=report):
                 for record in records:
                     store.append(record)
                 kept += len(records)
@@ -87,12 +97,13 @@ def resume_command(arguments: Sequence[str], directory: Path) -> str:
     return shlex.join(["dsv4bench", *kept, "--resume", str(directory)])
 
 
-def _print(store: Store, plan: Sequence[Group], session: Session, form: str) -> int:
+def _print(store: Store, plan: Sequence[Group], session: Session, request: Request) -> int:
     """Print the records of this plan, those of an earlier run included, and return the exit code."""
     wanted = {cell.key(session.commit) for group in plan for cell in group}
     records = [record for record in read_records(store.directory).records if record.key in wanted]
-    tables.show(records, form, sys.stdout)
-    _tell(f"records: {store.directory}")
+    tables.show(records, request.form, sys.stdout)
+    if not request.quiet:
+        _tell(f"records: {store.directory}")
     return exit_code(records)
 
 

@@ -31,7 +31,7 @@ def run(
     """
     model: Model | None = None
     for group in plan:
-        if all(cell.key(session.commit) in done for cell in group):
+        if finished(group, session, done):
             continue
         try:
             model = _model(model, group[0], session)
@@ -40,6 +40,11 @@ def run(
             continue
         yield run_group(group, model, session, lambda name, group=group: progress(group, name))  # type: ignore[misc]
         _free(session)
+
+
+def finished(group: Group, session: Session, done: frozenset[str]) -> bool:
+    """Return whether every cell of a group has its key in `done`."""
+    return all(cell.key(session.commit) in done for cell in group)
 
 
 def _model(model: Model | None, cell: Cell, session: Session) -> Model:
