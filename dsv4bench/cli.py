@@ -82,7 +82,7 @@ def prefill(
     geometry: options.Geometry = None,
     dep_simulated: options.DepSimulated = ["1"],
     device: options.Device = "auto",
-    seed: options.Seed = 0,
+    seed: options.Seed = "0",
     samples: options.Samples = None,
     quick: options.Quick = False,
     fault: options.Fault = "",

@@ -47,9 +47,9 @@ DepSimulated = Annotated[
     list[str], typer.Option(metavar="AXIS", help="Deal the requests to N ranks, run one after another here.")
 ]
 Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to run.")]
-Seed = Annotated[int, typer.Option(metavar="N", help="Seed of weights, inputs and page tables.")]
+Seed = Annotated[str, typer.Option(metavar="N", help="Seed of weights, inputs and page tables.")]
 Samples = Annotated[
-    int | None, typer.Option(metavar="N", help="Samples of each cell. [until the median is known to 1 %]")
+    str | None, typer.Option(metavar="N", help="Samples of each cell. [until the median is known to 1 %]")
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="One warm-up and three samples.")]
 Fault = Annotated[str, typer.Option(metavar="FAULT", help="Plant a fault: stale-head, wrong-row or extra-copy.")]

@@ -98,9 +98,11 @@ def resume_command(arguments: Sequence[str], directory: Path) -> str:
 
 
 def _print(store: Store, plan: Sequence[Group], session: Session, request: Request) -> int:
-    """Print the records of this plan, those of an earlier run included, and return the exit code."""
-    wanted = {cell.key(session.commit) for group in plan for cell in group}
-    records = [record for record in read_records(store.directory).records if record.key in wanted]
+    """Print the records of this plan in its order, those of an earlier run included, and return the exit code."""
+    cells_in_order = [cell for group in plan for cell in group]
+    place = {cell.key(session.commit): number for number, cell in enumerate(cells_in_order)}
+    found = [record for record in read_records(store.directory).records if record.key in place]
+    records = sorted(found, key=lambda record: place[record.key])
     tables.show(records, request.form, sys.stdout)
     if not request.quiet:
         _tell(f"records: {store.directory}")

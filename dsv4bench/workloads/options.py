@@ -41,8 +41,8 @@ class PrefillArguments:
     geometry: Texts = ""
     dep_simulated: Texts = "1"
     device: str = "auto"
-    seed: int = 0
-    samples: int | None = None
+    seed: int | str = 0
+    samples: int | str | None = None
     quick: bool = False
     fault: str = ""
 
@@ -152,16 +152,20 @@ def _geometries(text: Texts, device: str) -> tuple[Geometry, ...]:
     return tuple(geometry(word) for word in _words(text or default))
 
 
-def _samples(samples: int | None, quick: bool) -> int | None:
+def _samples(samples: int | str | None, quick: bool) -> int | None:
     if samples is None:
         return QUICK_SAMPLES if quick else None
     return _whole("--samples", samples, least=1)
 
 
-def _whole(option: str, value: int, least: int) -> int:
-    if value < least:
+def _whole(option: str, value: int | str, least: int) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        raise UsageError(f"{option} {value}: expected a whole number of at least {least}") from None
+    if number < least:
         raise UsageError(f"{option} {value}: expected at least {least}")
-    return value
+    return number
 
 
 def _notes(typed: PrefillArguments, device: str, divide: int, quick: bool) -> tuple[str, ...]:
