@@ -1,4 +1,7 @@
-"""The options of the command line: names, placeholders and help texts."""
+"""The options of the command line: names, placeholders and help texts.
+
+Names are written out: typer up to 0.27 takes a placeholder that equals the name (KV) for the option's own (--KV).
+"""
 
 from __future__ import annotations
 
@@ -13,48 +16,64 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no n
 
 Batch = Annotated[
     list[str],
-    typer.Option(metavar="AXIS", help="Requests: 8 | 1,2,8 | 1..64 doubles | 1..64:+8 | 1..64:x4 | @file."),
+    typer.Option("--batch", metavar="AXIS", help="Requests: 8 | 1,2,8 | 1..64 doubles | 1..64:+8 | 1..64:x4 | @file."),
 ]
 Extend = Annotated[
-    list[str] | None, typer.Option(metavar="AXIS", help="New tokens of each request, e.g. 1k. [1k; on a CPU 8]")
+    list[str] | None,
+    typer.Option("--extend", metavar="AXIS", help="New tokens of each request, e.g. 1k. [1k; on a CPU 8]"),
 ]
 Prefix = Annotated[
     list[str] | None,
-    typer.Option(metavar="AXIS", help="Cached tokens of each request, e.g. 8k,64k. [8k; on a CPU 120]"),
+    typer.Option("--prefix", metavar="AXIS", help="Cached tokens of each request, e.g. 8k,64k. [8k; on a CPU 120]"),
 ]
 Requests = Annotated[
-    str, typer.Option(metavar="FILE", help="Recorded request lengths, JSON lines; --batch takes the first N.")
+    str,
+    typer.Option("--requests", metavar="FILE", help="Recorded request lengths, JSON lines; --batch takes the first N."),
 ]
-Chunk = Annotated[list[str] | None, typer.Option(metavar="AXIS", help="Token budget of one forward. [8192]")]
+Chunk = Annotated[list[str] | None, typer.Option("--chunk", metavar="AXIS", help="Token budget of one forward. [8192]")]
 Graph = Annotated[bool | None, typer.Option("--graph/--no-graph", help="Graph cells only, or eager only. [both]")]
 GraphMode = Annotated[
-    list[str], typer.Option(metavar="MODE", help="breakable (as upstream ships it) or full (best case).")
+    list[str],
+    typer.Option("--graph-mode", metavar="MODE", help="breakable (as upstream ships it) or full (best case)."),
 ]
-Reuse = Annotated[list[str], typer.Option(metavar="on|off|both", help="Reuse the dequant of a shared kv_source.")]
-Kv = Annotated[list[str], typer.Option(metavar="KV", help="KV formats, main+extra: v4, v41, v41+fp4.")]
+Reuse = Annotated[
+    list[str], typer.Option("--reuse", metavar="on|off|both", help="Reuse the dequant of a shared kv_source.")
+]
+Kv = Annotated[list[str], typer.Option("--kv", metavar="KV", help="KV formats, main+extra: v4, v41, v41+fp4.")]
 Compressor = Annotated[
     list[str],
-    typer.Option(metavar="torch|fused|both", help="Ratio-2 compressor: the torch path or the fused kernels."),
+    typer.Option(
+        "--compressor", metavar="torch|fused|both", help="Ratio-2 compressor: the torch path or the fused kernels."
+    ),
 ]
 Provider = Annotated[
-    list[str], typer.Option(metavar="auto|torch|triton", help="Whose kernels: triton on a GPU, torch on a CPU.")
+    list[str],
+    typer.Option("--provider", metavar="auto|torch|triton", help="Whose kernels: triton on a GPU, torch on a CPU."),
 ]
 Geometry = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="v41-flash, v41-flash-mini or a config.json. [v41-flash; CPU: mini]"),
+    typer.Option(
+        "--geometry", metavar="NAME", help="v41-flash, v41-flash-mini or a config.json. [v41-flash; CPU: mini]"
+    ),
 ]
 DepSimulated = Annotated[
-    list[str], typer.Option(metavar="AXIS", help="Deal the requests to N ranks, run one after another here.")
+    list[str],
+    typer.Option("--dep-simulated", metavar="AXIS", help="Deal the requests to N ranks, run one after another here."),
 ]
-Device = Annotated[str, typer.Option(metavar="auto|cpu|cuda", help="Where to run.")]
-Seed = Annotated[str, typer.Option(metavar="N", help="Seed of weights, inputs and page tables.")]
+Device = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to run.")]
+Seed = Annotated[str, typer.Option("--seed", metavar="N", help="Seed of weights, inputs and page tables.")]
 Samples = Annotated[
-    str | None, typer.Option(metavar="N", help="Samples of each cell. [until the median is known to 1 %]")
+    str | None, typer.Option("--samples", metavar="N", help="Samples of each cell. [until the median is known to 1 %]")
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="One warm-up and three samples.")]
-Fault = Annotated[str, typer.Option(metavar="FAULT", help="Plant a fault: stale-head, wrong-row or extra-copy.")]
-Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Where records go. [results/<UTC time>-prefill]")]
+Fault = Annotated[
+    str, typer.Option("--fault", metavar="FAULT", help="Plant a fault: stale-head, wrong-row or extra-copy.")
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Where records go. [results/<UTC time>-prefill]")
+]
 Resume = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Go on with an interrupted run: skip cells that are there.")
+    Path | None,
+    typer.Option("--resume", metavar="DIR", help="Go on with an interrupted run: skip cells that are there."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with modelled times and memory.")]

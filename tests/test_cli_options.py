@@ -1,0 +1,21 @@
+"""Options of the command line carry their names: typer up to 0.27 took `metavar="KV"` for an option named --KV."""
+
+import typing
+
+import pytest
+
+from dsv4bench import cli_options
+
+OPTIONS = {name: alias for name, alias in vars(cli_options).items() if typing.get_origin(alias) is typing.Annotated}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_names_itself_in_lower_case(name):
+    (option,) = OPTIONS[name].__metadata__
+    assert option.param_decls, "no name: it would be derived"
+    assert all(word == word.lower() for part in option.param_decls for word in part.split("/"))
+    assert option.param_decls[0].startswith("--")
+
+
+def test_there_are_options():
+    assert {"Batch", "Kv", "Fault", "Format"} <= set(OPTIONS)
