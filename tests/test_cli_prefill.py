@@ -14,7 +14,7 @@ import pytest
 from dsv4bench.cli_prefill import exit_code, resume_command
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.recording import unmeasured
-from dsv4bench.results.store import read_records
+from dsv4bench.results.store import Store, read_records
 from tests.command_line import HERE, command_line, tiny_config
 from tests.results.synthetic import NOTHING, cpu_sweep, record, row, sweep
 from tests.source_tree import ROOT
@@ -248,6 +248,26 @@ def test_the_command_that_resumes_is_the_same_one_with_its_directory(typed, comm
 def test_the_command_that_resumes_can_be_pasted():
     command = resume_command(["prefill", "--requests", "it's.jsonl"], Path("a folder"))
     assert shlex.split(command) == ["dsv4bench", "prefill", "--requests", "it's.jsonl", "--resume", "a folder"]
+
+
+def test_ctrl_c_prints_the_command_that_goes_on(run, tmp_path, config, pretended, monkeypatch):
+    honest = Store.append
+    appended = []
+
+    def append(store, record):
+        if len(appended) == 2:
+            raise KeyboardInterrupt
+        appended.append(record)
+        honest(store, record)
+
+    monkeypatch.setattr(Store, "append", append)
+    found = run("--no-graph", "--batch", "1,2", "--out", "run")
+    assert (found.code, found.out) == (130, "")
+    assert found.err.splitlines()[-2:] == [
+        "interrupted: 2 new records are kept in run; go on with",
+        f"  dsv4bench prefill --geometry {config} {' '.join(QUICK)} --no-graph --batch 1,2 --resume run",
+    ]
+    assert len(read_records(tmp_path / "run").records) == 2
 
 
 # a process that is stopped
