@@ -15,20 +15,23 @@ from dsv4bench.workloads.geometry import LayerKind
 
 Audit = Callable[[Range, Kernel, Provider, dict[str, Any], Call], None]
 
+Place = tuple[int, int, str | None]  # rank, layer, op
+
 
 class Ops:
     """Dispatches catalogue kernels and plain GEMMs, each inside its `Range`.
 
     `mark` hears every range; `audit`, while it is set, is called in place of each kernel's launch and must launch it.
+    `rank` is whose batch runs.
     """
 
     def __init__(self, provider: str, rank: int = 0) -> None:
         self.provider = provider
         self.audit: Audit | None = None
-        self._rank = rank
+        self.rank = rank
         self._mark: Mark = Silent()
-        self._borders: dict[tuple[int, str | None], Borders] = {}
-        self._ranges: dict[tuple[int, str | None], Range] = {}
+        self._borders: dict[Place, Borders] = {}
+        self._ranges: dict[Place, Range] = {}
         self._providers: dict[str, tuple[Kernel, Provider]] = {}
 
     @property
@@ -43,14 +46,14 @@ class Ops:
 
     def range(self, kind: LayerKind, op: str | None) -> Range:
         """Return the range of `op` in a layer; always the same object."""
-        key = (kind.layer, op)
+        key = (self.rank, kind.layer, op)
         found = self._ranges.get(key)
         if found is None:
-            found = self._ranges[key] = Range(0, kind.layer, kind.ratio, kind.kv_source, op, self._rank)
+            found = self._ranges[key] = Range(0, kind.layer, kind.ratio, kind.kv_source, op, self.rank)
         return found
 
     def _around(self, kind: LayerKind, op: str | None) -> Borders:
-        key = (kind.layer, op)
+        key = (self.rank, kind.layer, op)
         found = self._borders.get(key)
         if found is None:
             found = self._borders[key] = borders(self._mark, self.range(kind, op))

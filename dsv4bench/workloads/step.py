@@ -75,6 +75,7 @@ class Step:
         if beyond or forward.inputs.hidden.shape[0] > self.inputs.hidden.shape[0]:
             raise ValueError(f"the forward exceeds the step's capacity (rows or visible positions {self.capacity})")
         self.inputs.load(forward.inputs)
+        self.ops.rank = forward.batch.rank
         self._forward = forward
 
     def pieces(self, rows: int) -> list[Piece]:

@@ -326,3 +326,13 @@ def test_the_torch_path_is_close_to_the_fused_compressor(kv):
     assert torch.equal(ring, other_ring)
     assert torch.equal(window, other_window)
     assert (output - other_output).norm() <= 3e-2 * output.norm()
+
+
+def test_ranges_carry_the_rank_of_the_loaded_batch():
+    made = cell(SHORT, batch((3, 2)), batch((5, 1)))
+    step = made.step(variant())
+    ranks = []
+    for rank, forward in enumerate(made.all_forwards()):
+        step.load(replace(forward, batch=replace(forward.batch, rank=rank)))
+        ranks.append(step.ops.range(SHORT.layers[0], "combine").rank)
+    assert ranks == [0, 1]
