@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dsv4bench.errors import CellSkipped
-from dsv4bench.profiling import counting
+from dsv4bench.profiling import counting, verify
 from dsv4bench.profiling.capture import STATIC
 from dsv4bench.profiling.capture_ledger import CaptureLedger
 from dsv4bench.profiling.graphs import NO_GRAPH, Graphs, Pool, open_pool, padded_plan
@@ -155,6 +155,22 @@ def test_each_graph_is_checked_once_and_an_idle_rank_never(static):
     assert [check.name for check in checks(run, again=True)] == NAMES[:1]
 
 
+def test_an_idle_forward_of_a_rank_stands_for_no_graph(monkeypatch, tmp_path):
+    # the first rank is done after 8 rows; the second goes on with 4, for which the first one idles in the same bucket
+    run = allocated(
+        graph=True, reuse="on", requests=requests_file(tmp_path, 8, 12), batch="2", chunk="8", dep_simulated="2"
+    )
+    assert [[(batch.live, batch.bucket) for batch in rank] for rank in run.plan] == [[(8, 8), (0, 4)], [(8, 8), (4, 4)]]
+    captured(run)
+    compared = []
+    honest = verify.observe
+    monkeypatch.setattr(
+        verify, "observe", lambda step, ones, go: compared.append(ones[0].live) or honest(step, ones, go)
+    )
+    assert [check.passed for check in checks(run, again=True)] == [True, True]
+    assert compared == [8, 8, 4, 4]  # eager and replayed
+
+
 # captures on a GPU that exists only here
 
 
@@ -194,6 +210,14 @@ def test_a_full_graph_is_compared_by_its_output_alone_and_holds_live_rows(gpu, m
     (check,) = checks(run)  # no other batch: a full graph is good for one set of lengths
     assert check.passed
     assert check.detail.startswith("1 layer outputs and ")
+
+
+def test_a_full_graph_holds_live_rows_where_a_breakable_one_holds_its_bucket(gpu, monkeypatch):
+    run = on_gpu(monkeypatch, extend="7", graph_mode="full,breakable")
+    step = run.steps["on", "fused"]
+    monkeypatch.setattr(step, "pieces", lambda rows: f"pieces of {rows} rows")
+    (forward,) = run.prefill.all_forwards()
+    assert [run.graphs.pieces(cell, step, forward) for cell in run.runs] == ["pieces of 7 rows", "pieces of 8 rows"]
 
 
 def test_a_stale_graph_of_a_gpu_is_wrong(gpu, monkeypatch):

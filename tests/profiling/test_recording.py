@@ -202,6 +202,13 @@ def test_a_refused_graph_is_a_row_with_a_reason(typed, reason):
     assert not any("run eagerly" in line for line in one.note)
 
 
+def test_a_cell_without_a_time_has_no_prediction_either():
+    eager, refused = run(extend="1", reuse="on")
+    assert (eager.status, refused.status) == ("ok", "refused")
+    assert eager.predicted["saved_rows"] == 30
+    assert refused.predicted is None
+
+
 def test_a_full_graph_is_skipped_on_a_cpu():
     (one,) = run(graph=True, reuse="on", graph_mode="full")
     assert (one.status, one.reason) == ("skipped", f"--graph-mode full: {STATIC}")

@@ -103,9 +103,9 @@ def test_progress_is_told_the_group_and_its_pass():
 
 
 def test_weights_are_drawn_anew_for_another_geometry_or_seed(weights, pretend):
-    small = plan(batch="1") + groups() + plan(batch="1", seed=3) + plan(batch="2", seed=3)
-    assert len(list(sweep.run(small, session()))) == 4
-    assert weights == [("tiny", 0), ("small", 0), ("tiny", 3)]
+    several = plan(batch="1") + plan(batch="1", seed=3) + plan(batch="2", seed=3) + groups(seed=3)
+    assert len(list(sweep.run(several, session()))) == 4
+    assert weights == [("tiny", 0), ("tiny", 3), ("small", 3)]
 
 
 @pytest.mark.parametrize(

@@ -259,13 +259,15 @@ def with_a_leak(step, monkeypatch, leak, name):
     monkeypatch.setattr(step, "layer", layer)
 
 
-@pytest.mark.parametrize("size", [1.5, float("nan")], ids=["half too much", "not a number"])
-def test_padding_that_changes_an_attention_output_is_seen(padded, monkeypatch, size):
+@pytest.mark.parametrize(
+    ("size", "differ"), [(1.5, "0.33"), (1.02, "0.02"), (float("nan"), "inf")], ids=["half", "2 %", "not a number"]
+)
+def test_padding_that_changes_an_attention_output_is_seen(padded, monkeypatch, size, differ):
     step = padded.steps["off", "fused"]
-    with_a_leak(step, monkeypatch, lambda: step.buffers.attention[:7].mul_(size), "attention")
+    with_a_leak(step, monkeypatch, lambda: step.buffers.attention[:7].mul_(size), "layer 5 attention")
     check = compare_live_rows(padded)
-    assert not check.passed
-    assert "attention outputs differ by" in check.detail
+    assert f"attention outputs differ by {differ} of their norm at most (layer 5)" in check.detail
+    assert check.passed == (size == 1.02)
 
 
 def test_padding_that_changes_the_choice_of_top_k_is_seen(padded, monkeypatch):
