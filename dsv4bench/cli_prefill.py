@@ -78,7 +78,7 @@ def _run(plan: Sequence[Group], session: Session, store: Store, done: frozenset[
             for records in sweep.run(left, session, progress=report):
                 for record in records:
                     store.append(record)
-                kept += len(records)
+                    kept += 1
     except KeyboardInterrupt:
         _tell(f"interrupted: {kept} new records are kept in {store.directory}; go on with")
         _tell(f"  {resume_command(sys.argv[1:], store.directory)}")

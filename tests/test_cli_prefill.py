@@ -255,7 +255,7 @@ def test_ctrl_c_prints_the_command_that_goes_on(run, tmp_path, config, pretended
     appended = []
 
     def append(store, record):
-        if len(appended) == 2:
+        if len(appended) == 3:
             raise KeyboardInterrupt
         appended.append(record)
         honest(store, record)
@@ -264,10 +264,10 @@ def test_ctrl_c_prints_the_command_that_goes_on(run, tmp_path, config, pretended
     found = run("--no-graph", "--batch", "1,2", "--out", "run")
     assert (found.code, found.out) == (130, "")
     assert found.err.splitlines()[-2:] == [
-        "interrupted: 2 new records are kept in run; go on with",
+        "interrupted: 3 new records are kept in run; go on with",
         f"  dsv4bench prefill --geometry {config} {' '.join(QUICK)} --no-graph --batch 1,2 --resume run",
     ]
-    assert len(read_records(tmp_path / "run").records) == 2
+    assert len(read_records(tmp_path / "run").records) == 3
 
 
 # a process that is stopped
@@ -315,24 +315,24 @@ def installed(monkeypatch, tmp_path):
 
 def test_ctrl_c_keeps_what_is_finished_and_its_command_goes_on(config, tmp_path, installed, monkeypatch, capsys):
     folder = tmp_path / "run"
-    typed = ("prefill", "--geometry", str(config), *QUICK, "--no-graph", "--batch", "1..4:+1")
+    typed = ("prefill", "--geometry", str(config), *QUICK, "--no-graph", "--batch", "1..6:+1")
     code, out, err = stopped(REAL, (*typed, "--out", folder), folder, records=2, sign=signal.SIGINT)
     assert (code, out) == (130, "")
     assert "Traceback" not in err
     *progress, told, command = err.splitlines()
     before = kept(folder)
     assert told == f"interrupted: {before} new records are kept in {folder}; go on with"
-    assert len(progress) <= 4
-    assert 2 <= before < 8
+    assert len(progress) <= 6
+    assert 2 <= before < 12
 
     resumed = shlex.split(command)
     assert resumed == ["dsv4bench", *typed, "--resume", str(folder)]
     done = command_line(monkeypatch, capsys, here=None)(*resumed[1:], "--json")
     assert done.code == 0
-    assert [one["batch"]["requests"] for one in json.loads(done.out)] == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert [one["batch"]["requests"] for one in json.loads(done.out)] == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
     first, *_ = done.err.splitlines()
-    assert first.startswith(f"[1/{4 - before // 2}] batch {before // 2 + 1}, ")
-    assert kept(folder) == 8
+    assert first.startswith(f"[1/{6 - before // 2}] batch {before // 2 + 1}, ")
+    assert kept(folder) == 12
 
 
 def test_kill_9_loses_no_finished_cell(config, tmp_path, installed):
