@@ -72,14 +72,13 @@ def _store(request: Request) -> Store:
 def _run(plan: Sequence[Group], session: Session, store: Store, done: frozenset[str], quiet: bool) -> int:
     """Run the plan, keeping each group's records at once; return 0, or 130 after Ctrl-C."""
     left = [group for group in plan if not sweep.finished(group, session, done)]
-    kept = 0
     try:
         with progress(len(left), quiet) as report:
             for records in sweep.run(left, session, progress=report):
                 for record in records:
                     store.append(record)
-                    kept += 1
     except KeyboardInterrupt:
+        kept = len(read_records(store.path).records)
         _tell(f"interrupted: {kept} new records are kept in {store.directory}; go on with")
         _tell(f"  {resume_command(sys.argv[1:], store.directory)}")
         return INTERRUPTED
