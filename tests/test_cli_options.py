@@ -17,5 +17,17 @@ def test_an_option_names_itself_in_lower_case(name):
     assert any(one.startswith("--") for one in names)
 
 
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        ("Samples", "[until the median is known to 1 %; on a CPU 3]"),
+        ("Chunk", "[8192; recorded lengths on a CPU: 128]"),
+    ],
+)
+def test_a_default_that_depends_on_the_device_is_told(name, default):
+    (option,) = OPTIONS[name].__metadata__
+    assert option.help.endswith(default)
+
+
 def test_there_are_options():
     assert {"Batch", "Kv", "Fault", "Format"} <= set(OPTIONS)

@@ -83,6 +83,7 @@ def prefill_options(typed: PrefillArguments) -> PrefillOptions:
     device = resolve_device(typed.device)
     quick = typed.quick or (device == "cpu" and typed.samples is None)
     divide = CPU_DIVIDE if typed.requests and device == "cpu" else 1
+    reuse = word_axis("--reuse", typed.reuse, BEFORE_FIRST, every="both")
     return PrefillOptions(
         batch=number_axis("--batch", typed.batch),
         extend=_lengths(typed, "extend", device, least=1),
@@ -92,7 +93,7 @@ def prefill_options(typed: PrefillArguments) -> PrefillOptions:
         chunk=number_axis("--chunk", typed.chunk or str(CHUNK // divide)),
         graph=(False, True) if typed.graph is None else (typed.graph,),
         graph_mode=word_axis("--graph-mode", typed.graph_mode, GRAPH_MODES),
-        reuse=word_axis("--reuse", typed.reuse, BEFORE_FIRST, every="both"),
+        reuse=reuse,
         kv=tuple(kv_pair(word) for word in _words(typed.kv)),
         compressor=word_axis("--compressor", typed.compressor, COMPRESSORS, every="both"),
         provider=_providers(typed.provider, device),
@@ -102,7 +103,7 @@ def prefill_options(typed: PrefillArguments) -> PrefillOptions:
         seed=_whole("--seed", typed.seed, least=0),
         samples=_samples(typed.samples, quick),
         quick=quick,
-        fault=word_axis("--fault", typed.fault, FAULTS)[0] if typed.fault else None,
+        fault=_fault(typed.fault, reuse),
         notes=_notes(typed, device, divide, quick),
     )
 
@@ -150,6 +151,16 @@ def _providers(text: Texts, device: str) -> tuple[str, ...]:
 def _geometries(text: Texts, device: str) -> tuple[Geometry, ...]:
     default = V41_FLASH_MINI.name if device == "cpu" else V41_FLASH.name
     return tuple(geometry(word) for word in _words(text or default))
+
+
+def _fault(text: str, reuse: tuple[str, ...]) -> str | None:
+    """Return the fault to plant; faults are faults of the reuse, so a plan without it would look right."""
+    if not text:
+        return None
+    (fault,) = word_axis("--fault", text, FAULTS)
+    if "on" not in reuse:
+        raise UsageError(f"--fault {fault}: --reuse off has nothing to plant it in; expected --reuse on or both")
+    return fault
 
 
 def _samples(samples: int | str | None, quick: bool) -> int | None:

@@ -122,6 +122,10 @@ def test_switches_of_several_values():
         ({"graph_mode": "ful"}, "did you mean 'full'"),
         ({"compressor": "fuse"}, "did you mean 'fused'"),
         ({"geometry": "v41"}, "--geometry v41: no such geometry"),
+        (
+            {"fault": "wrong-row", "reuse": "off"},
+            "--fault wrong-row: --reuse off has nothing to plant it in; expected --reuse on or both",
+        ),
         ({"fault": "stale"}, "--fault stale: not known (did you mean 'stale-head'?)"),
         ({"dep_simulated": "0"}, "--dep-simulated 0: expected at least 1"),
         ({"samples": 0}, "--samples 0: expected at least 1"),
