@@ -2,31 +2,57 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from typing import Any
 
-from dsv4bench.dashboards.table import Column, Table, cell
+from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.dashboards.tables import show_tables
 from dsv4bench.kernels import CATALOGUE, kernel
+from dsv4bench.kernels.contract import TRITON
 from dsv4bench.profiling.environment import environment
 from dsv4bench.ranges import timing_mark
 from dsv4bench.workloads.geometry import GEOMETRIES
 from dsv4bench.workloads.options import resolve_device
 from dsv4bench.workloads.variant import COMPRESSORS, FAULTS, GRAPH_MODES, KV_PAIRS
 
+RUNS_HERE = Column("runs here", ("why_not",), False)
+PARTS = (  # part, its package, the module that it imports, and where it runs
+    ("graph capture", "cuda-bindings", "cuda.bindings.runtime", "cuda"),
+    ("clocks and power", "nvidia-ml-py", "pynvml", "cuda"),
+    ("NVTX ranges", "nvtx", "nvtx", "any"),
+)
+
 
 def show_environment(as_json: bool) -> None:
-    """Print this machine's facts, and every provider with the reason where it cannot run here."""
+    """Print this machine's facts, and every optional part and provider with the reason where it cannot run here."""
     device = resolve_device("auto")
     facts = {"device": device, "timing mark": timing_mark()[1], **environment(device)}
-    providers = [row for name in CATALOGUE for row in _providers(name, device)]
+    parts, providers = optional_parts(device), [row for name in CATALOGUE for row in _providers(name, device)]
     if as_json:
-        _print_json({"environment": facts, "providers": providers})
+        _print_json({"environment": facts, "parts": parts, "providers": providers})
         return
     rows = tuple((cell(name), cell(value)) for name, value in facts.items() if value is not None)
     machine = Table("this machine", (Column("fact", ("fact",), False), Column("value", ("value",), False)), rows)
-    show_tables([machine, _provider_table(providers)], "table", sys.stdout)
+    show_tables([machine, _part_table(parts), _provider_table(providers)], "table", sys.stdout)
+
+
+def optional_parts(device: str) -> list[dict[str, Any]]:
+    """Return the parts that need a package of their own or a GPU: `part`, and `why_not`, None where it runs here."""
+    rows = [(part, _why_not(package, module, where, device)) for part, package, module, where in PARTS]
+    rows.append(("Triton kernels", TRITON.why_not(device)))
+    return [{"part": part, "why_not": reason} for part, reason in rows]
+
+
+def _why_not(package: str, module: str, where: str, device: str) -> str | None:
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # not even the package that would hold it
+        found = None
+    if found is None:
+        return f"the package {package!r} is not installed"
+    return "needs a CUDA device" if where == "cuda" and device != "cuda" else None
 
 
 def _providers(name: str, device: str) -> list[dict[str, Any]]:
@@ -34,21 +60,19 @@ def _providers(name: str, device: str) -> list[dict[str, Any]]:
     return [{"kernel": name, "provider": provider, "why_not": reason} for provider, reason in reasons]
 
 
+def _part_table(parts: list[dict[str, Any]]) -> Table:
+    columns = (Column("part", ("part",), False), RUNS_HERE)
+    return Table("optional parts", columns, tuple((cell(row["part"]), _answer(row)) for row in parts))
+
+
 def _provider_table(providers: list[dict[str, Any]]) -> Table:
-    columns = (
-        Column("kernel", ("kernel",), False),
-        Column("provider", ("provider",), False),
-        Column("runs here", ("why_not",), False),
-    )
-    rows = [
-        (
-            cell(row["kernel"]),
-            cell(row["provider"]),
-            cell(row["why_not"], f"no: {row['why_not']}" if row["why_not"] else "yes"),
-        )
-        for row in providers
-    ]
-    return Table("providers", columns, tuple(rows))
+    columns = (Column("kernel", ("kernel",), False), Column("provider", ("provider",), False), RUNS_HERE)
+    rows = tuple((cell(row["kernel"]), cell(row["provider"]), _answer(row)) for row in providers)
+    return Table("providers", columns, rows)
+
+
+def _answer(row: dict[str, Any]) -> Cell:
+    return cell(row["why_not"], f"no: {row['why_not']}" if row["why_not"] else "yes")
 
 
 def show_catalogue(as_json: bool) -> None:

@@ -32,9 +32,7 @@ Requests = Annotated[
 ]
 Chunk = Annotated[
     list[str] | None,
-    typer.Option(
-        "--chunk", metavar="AXIS", help="Token budget of one forward. [8192; recorded lengths on a CPU: 128]"
-    ),
+    typer.Option("--chunk", metavar="AXIS", help="Token budget of one forward. [8192; recorded lengths on a CPU: 128]"),
 ]
 Graph = Annotated[bool | None, typer.Option("--graph/--no-graph", help="Graph cells only, or eager only. [both]")]
 GraphMode = Annotated[
@@ -69,9 +67,7 @@ Device = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="
 Seed = Annotated[str, typer.Option("--seed", metavar="N", help="Seed of weights, inputs and page tables.")]
 Samples = Annotated[
     str | None,
-    typer.Option(
-        "--samples", metavar="N", help="Samples of each cell. [until the median is known to 1 %; on a CPU 3]"
-    ),
+    typer.Option("--samples", metavar="N", help="Samples of each cell. [until the median is known to 1 %; on a CPU 3]"),
 ]
 Quick = Annotated[bool, typer.Option("--quick", help="One warm-up and three samples.")]
 Fault = Annotated[

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dsv4bench import __version__
+from dsv4bench import __version__, cli_machine
 from dsv4bench.errors import CellError
 from dsv4bench.kernels import CATALOGUE
 from dsv4bench.results.schema import encode
@@ -285,6 +285,41 @@ def test_env_says_what_runs_here_and_why_not(run, monkeypatch):
     by_name = {(row["kernel"], row["provider"]): row["why_not"] for row in told["providers"]}
     assert by_name["dequant", "torch"] is None
     assert by_name["dequant", "triton"] == "needs a CUDA device"
+
+
+PARTS = ("graph capture", "clocks and power", "NVTX ranges", "Triton kernels")
+
+
+@pytest.mark.parametrize(
+    ("device", "missing", "reasons"),
+    [
+        ("cpu", (), ["needs a CUDA device", "needs a CUDA device", None, "needs a CUDA device"]),
+        (
+            "cuda",
+            ("cuda.bindings.runtime", "pynvml", "nvtx", "triton"),
+            [f"the package {name!r} is not installed" for name in ("cuda-bindings", "nvidia-ml-py", "nvtx", "triton")],
+        ),
+        ("cuda", (), [None, None, None, None]),
+    ],
+    ids=["CPU", "nothing installed", "all installed"],
+)
+def test_env_says_which_optional_parts_are_there(monkeypatch, device, missing, reasons):
+    def spec(name):
+        return None if name in missing else object()
+
+    monkeypatch.setattr("importlib.util.find_spec", spec)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: (9, 0))
+    assert [(row["part"], row["why_not"]) for row in cli_machine.optional_parts(device)] == list(
+        zip(PARTS, reasons, strict=True)
+    )
+
+
+def test_env_shows_the_optional_parts(run, monkeypatch):
+    monkeypatch.setattr("dsv4bench.cli_machine.environment", lambda device: {})
+    monkeypatch.setattr("dsv4bench.cli_machine.resolve_device", lambda word: "cpu")
+    shown = run("env").out
+    assert all(part in shown for part in PARTS)
+    assert [row["part"] for row in json.loads(run("env", "--json").out)["parts"]] == list(PARTS)
 
 
 def test_shell_completion_is_there(run):

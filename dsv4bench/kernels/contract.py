@@ -147,4 +147,5 @@ def torch_provider(reference: Callable[..., None]) -> Provider:
     return Provider("torch", build_torch)
 
 
-TRITON = Needs(device="cuda", packages=("triton",))
+# the conversions to and from e4m3 (PTX cvt.e4m3x2) begin with compute capability 8.9
+TRITON = Needs(device="cuda", packages=("triton",), capability=(8, 9))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dsv4bench.kernels import CATALOGUE, kernel
-from dsv4bench.kernels.contract import Kernel, Provider, Tolerance, same_bits, torch_provider
+from dsv4bench.kernels.contract import TRITON, Kernel, Provider, Tolerance, same_bits, torch_provider
 
 GUARD = 64  # elements of poison on both sides of a tensor
 POISON = 0xA5
@@ -162,6 +162,17 @@ def test_a_kernel_is_called_what_the_catalogue_calls_it(name):
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_the_reference_is_a_provider_everywhere(name):
     assert kernel(name).provider("torch").needs.why_not("cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("have", "reason"),
+    [((8, 0), "needs compute capability 8.9, this device has 8.0"), ((8, 9), None), ((9, 0), None)],
+    ids=["A100", "L4", "H200"],
+)
+def test_triton_needs_a_device_that_converts_fp8(monkeypatch, have, reason):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: have)
+    assert TRITON.why_not("cuda") == reason
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
