@@ -8,14 +8,15 @@ from typing import Any
 from dsv4bench.dashboards.cells import cells_text, grouped, heading, records_of, said_of, settings, status_of
 from dsv4bench.dashboards.style import arrow, yes
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
-from dsv4bench.results.compare import Pair, pairs
-from dsv4bench.results.counts import COMPRESSED, SWA, Row, Sides, added, operation_differences, side_by_side
+from dsv4bench.results.compare import Pair
+from dsv4bench.results.counts import COMPRESSED, SWA, Row, Sides, added, side_by_side
 from dsv4bench.results.record import CLASSES, Record
 from dsv4bench.units import format_percent
 
 TITLES = {"calls": "calls", "kernels": "kernels", "copies": "copies", "sets": "sets", "aten_ops": "aten operations"}
 OP, WHERE = Column("op", ("op",), right=False), Column("where", ("where",), right=False)
 KV_SOURCE = Column("kv_source", ("kv_source",))
+GRAPH_MODES = ("graph", "full graph")  # what a graph launched was counted, and an eager step over the same rows
 ATEN_NOTE = "aten operations are what the CPU reference dispatched (views excluded), not launches on a GPU"
 GEMM_NOTE = "a matrix product (*_proj) is one operation, its call, whatever number of kernels it takes"
 
@@ -36,8 +37,8 @@ def dequant_tables(compared: Sequence[Pair]) -> list[Table]:
     return tables
 
 
-def operation_tables(compared: Sequence[Pair], records: Sequence[Record]) -> list[Table]:
-    """Return the device operations per op and forward; `records` are all there are, to set eager beside graph.
+def operation_tables(compared: Sequence[Pair]) -> list[Table]:
+    """Return the device operations per op and forward.
 
     Cells with the same ops and calls share a table; a count that differs between them is shown as "least..most".
     """
@@ -49,7 +50,7 @@ def operation_tables(compared: Sequence[Pair], records: Sequence[Record]) -> lis
         changes = [_operations(pair) for pair in same]
         rows = [(*map(cell, key), *_spans(same[0], [one[key] for one in changes])) for key in changes[0]]
         notes = [*_notes(same), GEMM_NOTE if on_gpu else ATEN_NOTE]
-        notes += said_of(records_of(same), _coverage) + _eager_beside_graph(same, records)
+        notes += said_of(records_of(same), _coverage) + said_of(records_of(same), _agreement)
         tables.append(Table(title, (OP, WHERE, *_number_columns(CLASSES)), tuple(rows), tuple(notes)))
     return tables
 
@@ -148,14 +149,9 @@ def _coverage(record: Record) -> list[str]:
     return [*found, f"the sources of counts disagree: {seen['disagreement']}"] if seen.get("disagreement") else found
 
 
-def _eager_beside_graph(same: Sequence[Pair], records: Sequence[Record]) -> list[str]:
-    """Say, under the table of graph cells, whether each op's eager operations are those of segments plus breaks."""
-    shown = {id(record) for record in records_of(same)}
-    notes = []
-    for pair in pairs([one for one in records if one.mode in ("eager", "graph")], "graph", False, True):
-        if pair.before and pair.after and id(pair.after) in shown:
-            differences = operation_differences(pair.before.counts, pair.after.counts)
-            if differences is not None:
-                notes += [f"eager = segments + breaks, op by op: {yes(not differences, '')}"]
-                notes += [f"eager and graph differ: {text}" for text in differences]
-    return list(dict.fromkeys(notes))
+def _agreement(record: Record) -> list[str]:
+    """Say of a graph cell whether an eager step over the same padded rows counted what its graph and breaks do."""
+    seen = record.coverage
+    if record.mode not in GRAPH_MODES or not seen or "disagreement" not in seen:
+        return []
+    return [f"eager = segments + breaks over the same rows, op by op: {yes(seen['disagreement'] is None, '')}"]

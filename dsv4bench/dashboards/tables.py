@@ -31,7 +31,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
     reuse = pairs(last, "reuse", "off", "on")
     return [
         *dequant_tables(reuse),
-        *operation_tables(reuse, last),
+        *operation_tables(reuse),
         *step_tables(reuse),
         *memory_tables(reuse),
         *rank_tables(reuse),

@@ -76,20 +76,6 @@ def operations(op: str | None, counted: Counted) -> int | None:
     return counted["calls"] if is_gemm(op) else add(counted[name] for name in DEVICE)
 
 
-def operation_differences(eager: Iterable[Row], graph: Iterable[Row]) -> list[str] | None:
-    """Return the ops whose device operations differ between an eager step and segments plus breaks of a graph.
-
-    None if one of the two did not count device operations.
-    """
-    one, other = (
-        {op: operations(op, counted) for (op,), counted in sums(rows, "op").items()} for rows in (eager, graph)
-    )
-    if not one or not other or None in one.values() or None in other.values():
-        return None
-    ops = sorted({*one, *other}, key=str)
-    return [f"{op}: {one.get(op, 0)} and {other.get(op, 0)}" for op in ops if one.get(op, 0) != other.get(op, 0)]
-
-
 def compressor_sources(rows: Iterable[Row]) -> dict[int, Counted]:
     """Return the counts of each ratio-2 source's compressor, the projection apart, with its device `operations`."""
     rows = [row for row in rows if row.get("op") in COMPRESSOR]

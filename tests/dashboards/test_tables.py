@@ -88,20 +88,35 @@ def test_a_cpu_counts_calls_and_aten_operations_under_their_name():
     assert any("not launches on a GPU" in note for note in table.notes)
 
 
-def test_eager_is_set_beside_segments_and_breaks():
-    eager, graph = named(sweep(), "Device operations")
-    assert "eager = segments + breaks, op by op: true" in graph.notes
-    assert not any("segments + breaks" in note for note in eager.notes)
-    odd = [
-        record(
-            graph=graph,
-            counts=counts("on", "break" if graph else "eager", extra=[row("store", 2, "segment", 1)] * graph),
-        )
-        for graph in (False, True)
-    ]
-    (_, graph) = named(odd, "Device operations")
-    assert "eager = segments + breaks, op by op: false" in graph.notes
-    assert "eager and graph differ: store: 0 and 1" in graph.notes
+AGREE = "eager = segments + breaks over the same rows, op by op"
+
+
+def graph_cell(disagreement, mode="breakable"):
+    """A graph cell whose eager twin, over live rows alone, did less: only the record knows what the same rows took."""
+    padding = row("zero_padding", None, "break", 61)
+    coverage = {**record().coverage, "disagreement": disagreement}
+    cell = record(graph=True, counts=counts("on", "break", extra=[padding]), coverage=coverage)
+    return with_variant(cell, **{"graph-mode": mode})
+
+
+@pytest.mark.parametrize("mode", ["breakable", "full"])
+def test_eager_is_set_beside_segments_and_breaks_as_the_record_says(mode):
+    eager, graph = named([record(), graph_cell(None, mode)], "Device operations")
+    assert f"{AGREE}: true" in graph.notes
+    assert not any(AGREE in note for note in eager.notes)
+
+
+def test_a_graph_that_does_otherwise_than_eager_is_told_in_the_words_of_its_record():
+    (table,) = named([graph_cell("store: 3/0/0 eager, nothing in segments and breaks")], "Device operations")
+    assert f"{AGREE}: false" in table.notes
+    told = "the sources of counts disagree: store: 3/0/0 eager, nothing in segments and breaks"
+    assert told in table.notes
+
+
+def test_a_record_that_was_not_compared_with_eager_claims_nothing():
+    cell = record(graph=True, coverage={"attributed": 200, "unattributed": 0, "ambiguous": 0, "method": "ledger"})
+    (table,) = named([cell], "Device operations")
+    assert not any(AGREE in note for note in table.notes)
 
 
 def test_a_cell_that_could_not_run_is_a_row_with_its_reason():

@@ -75,7 +75,8 @@ def record(batch=1, reuse="on", graph=False, engine="gpu", **changes):
         "predicted": {"saved_rows": 1000 * batch, "saved_bytes": 10**6, "dequant_bytes_per_s": 3e12,
                       "saved_ns": 400_000.0 * batch, "how": "rows x bytes / rate"},
         "counts": counts(reuse, where, device=on_gpu),
-        "coverage": {"attributed": 200, "unattributed": 0, "ambiguous": 0, "method": "profiler"} if on_gpu else None,
+        "coverage": {"attributed": 200, "unattributed": 0, "replayed": 0, "outside_ops": 0, "lost": 0,
+                     "method": "profiler", "ambiguous": 0, "disagreement": None} if on_gpu else None,
         "graph": {"segments": 49, "breaks": 48, "graph_launches": 49, "capture_ns": 10**9, "memory_bytes": 2**20}
         if graph and on_gpu else None,
         "checks": [{"name": "output", "passed": True, "detail": ""}, {"name": "heads", "passed": True, "detail": ""}],

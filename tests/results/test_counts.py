@@ -7,7 +7,6 @@ from dsv4bench.results.counts import (
     added,
     compressor_sources,
     is_gemm,
-    operation_differences,
     operations,
     side_by_side,
     sums,
@@ -106,15 +105,6 @@ def test_calls_alone_are_compared_where_nothing_else_was_counted():
 @pytest.mark.parametrize(("before", "after"), [([], []), ([], counts()), (counts(), [])])
 def test_a_side_without_counts_is_not_compared(before, after):
     assert added(before, after) is None
-
-
-def test_eager_is_set_beside_segments_and_breaks():
-    graph = [row("store", 2, "segment", 1), row("store", 8, "break", 2), row("q_proj", None, "segment", 40, each=3)]
-    eager = [row("store", 2, "eager", 1), row("store", 8, "eager", 2), row("q_proj", None, "eager", 40, each=1)]
-    assert operation_differences(eager, graph) == []  # kernels of a product may differ: it runs over other rows
-    assert operation_differences(eager, graph[:1] + graph[2:]) == ["store: 3 and 1"]
-    assert operation_differences(eager, []) is None
-    assert operation_differences(eager, counts(device=False)) is None
 
 
 TORCH = [("compress_pool", 51, 3), ("latent_norm", 1, 0), ("index_k_proj", 2, 0), ("index_k_norm", 1, 0),
