@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -15,6 +16,8 @@ from dsv4bench import __version__
 from dsv4bench.profiling.clocks import Nvml, open_nvml
 
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
+_SOURCE = ("dsv4bench", "pyproject.toml")  # what measures
+_DIFF_DIGITS = 12
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
@@ -24,13 +27,32 @@ def environment(device: str) -> dict[str, Any]:
 
 
 def source_state(root: Path) -> dict[str, Any]:
-    """Return the `commit` of the checkout at `root` and whether it is `dirty`; both None where it is no checkout."""
+    """Return the `commit` of the checkout at `root`, whether it is `dirty`, and a short hash of the `diff` if it is.
+
+    All are None where it is no checkout.
+    """
     top = _git(root, "rev-parse", "--show-toplevel")
     # an installed package may lie inside somebody else's checkout
     if top is None or Path(top).resolve() != root.resolve():
-        return {"commit": None, "dirty": None}
-    changes = _git(root, "status", "--porcelain", "--", "dsv4bench", "pyproject.toml")
-    return {"commit": _git(root, "rev-parse", "HEAD"), "dirty": None if changes is None else bool(changes)}
+        return {"commit": None, "dirty": None, "diff": None}
+    changes = _git(root, "status", "--porcelain", "--", *_SOURCE)
+    return {
+        "commit": _git(root, "rev-parse", "HEAD"),
+        "dirty": None if changes is None else bool(changes),
+        "diff": _difference(root) if changes else None,
+    }
+
+
+def _difference(root: Path) -> str | None:
+    """Return a hash of how the source differs from the commit, files that git does not know included."""
+    diff = _git(root, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--", *_SOURCE)
+    new = _git(root, "ls-files", "--others", "--exclude-standard", "--", *_SOURCE)
+    if diff is None or new is None:
+        return None
+    found = hashlib.sha256(diff.encode())
+    for name in new.splitlines():
+        found.update(f"{name}\n{_git(root, 'hash-object', '--', name)}\n".encode())
+    return found.hexdigest()[:_DIFF_DIGITS]
 
 
 def cpu_model(info: str) -> str | None:
@@ -43,7 +65,12 @@ def _git(root: Path, *arguments: str) -> str | None:
     """Return what git prints, or None where it is missing or refuses."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=20
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=True,
+            timeout=20,
         )
     except (OSError, subprocess.SubprocessError):
         return None

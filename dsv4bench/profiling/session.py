@@ -30,9 +30,9 @@ class Session:
 
     @property
     def commit(self) -> str:
-        """What a cell's key names as the measuring code: the commit, marked when the tree differs from it."""
+        """What a cell's key names as the measuring code: the commit, and the hash of how the tree differs from it."""
         commit = self.environment.get("commit") or f"version {self.environment.get('dsv4bench')}"
-        return f"{commit}+changes" if self.environment.get("dirty") else str(commit)
+        return f"{commit}+{self.environment.get('diff') or 'changes'}" if self.environment.get("dirty") else str(commit)
 
     @property
     def command(self) -> str:

@@ -52,7 +52,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One workload under one variant on one device."""
+    """One workload under one variant on one device, and how it is sampled (`samples`, `quick`: see `PrefillOptions`)."""
 
     geometry: Geometry
     load: Load
@@ -61,6 +61,8 @@ class Cell:
     ranks: int = 1
     device: str = "cpu"
     seed: int = 0
+    samples: int | None = None
+    quick: bool = False
 
     @property
     def plan(self) -> Plan:
@@ -91,11 +93,6 @@ class Cell:
         return tuple(eager if isinstance(padded, Refusal) else padded for eager, padded in both)
 
     @property
-    def compare_key(self) -> str:
-        """The content hash of everything that is measured, whatever code measures it."""
-        return _hash(self._content())
-
-    @property
     def group(self) -> str:
         """The content hash that cells of one group share: all but the switches of before and after."""
         content = self._content()
@@ -107,15 +104,19 @@ class Cell:
         return _hash(self._content() | {"commit": commit})
 
     def _content(self) -> dict[str, Any]:
-        """Return what makes this cell what it is; where a requests file lay and what it was called is no part of it."""
+        """Return what makes this cell what it is; no part of it is where a requests or config file lay or its name."""
+        widths = asdict(self.geometry)
+        del widths["name"]
         return {
-            "geometry": asdict(self.geometry),
+            "geometry": widths,
             "requests": [(request.prefix, request.extend) for request in self.load.requests],
             "chunk": self.chunk,
             "variant": self.variant.switches(),
             "ranks": self.ranks,
             "device": self.device,
             "seed": self.seed,
+            "samples": self.samples,
+            "quick": self.quick,
         }
 
 
@@ -134,7 +135,9 @@ def cells(options: PrefillOptions) -> tuple[Group, ...]:
     ):
         for load in _loads(options, geometry, chunk, ranks):
             group = tuple(
-                Cell(geometry, load, chunk, variant, ranks, options.device, options.seed)
+                Cell(
+                    geometry, load, chunk, variant, ranks, options.device, options.seed, options.samples, options.quick
+                )
                 for variant in _variants(options, kv, provider)
             )
             groups.setdefault(group[0].group, group)

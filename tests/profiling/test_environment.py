@@ -1,6 +1,7 @@
 import getpass
 import json
 import platform
+import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +46,7 @@ def test_a_clean_checkout_has_a_commit(checkout):
     state = source_state(checkout)
     assert len(state["commit"]) == 40
     assert state["dirty"] is False
+    assert state["diff"] is None
 
 
 @pytest.mark.parametrize(
@@ -57,8 +59,24 @@ def test_dirty_is_about_the_source(checkout, path, dirty):
     assert source_state(checkout)["dirty"] is dirty
 
 
+def test_two_trees_that_differ_from_their_commit_differ_from_each_other(checkout):
+    found = []
+    for path, text in [("a.py", "2"), ("a.py", "3"), ("new.py", "4"), ("new.py", "5"), ("newer.py", "5")]:
+        (checkout / "dsv4bench" / path).write_text(text)
+        found.append(source_state(checkout)["diff"])
+    assert len(set(found)) == 5
+    assert all(re.fullmatch("[0-9a-f]{12}", one) for one in found)
+    assert source_state(checkout)["diff"] == found[-1]
+
+
+def test_a_source_that_is_no_text_counts_as_a_difference(checkout):
+    (checkout / "dsv4bench" / "a.py").write_bytes(b"\xff")
+    assert source_state(checkout)["dirty"] is True
+    assert source_state(checkout)["diff"]
+
+
 def test_a_folder_that_is_no_checkout_of_its_own_has_no_commit(checkout, tmp_path_factory):
-    nothing = {"commit": None, "dirty": None}
+    nothing = {"commit": None, "dirty": None, "diff": None}
     assert source_state(tmp_path_factory.mktemp("plain")) == nothing
     assert source_state(checkout / "dsv4bench") == nothing  # installed inside somebody else's checkout
 
@@ -68,7 +86,7 @@ def test_without_git_there_is_no_commit(monkeypatch, checkout):
         raise FileNotFoundError("git")
 
     monkeypatch.setattr(module.subprocess, "run", missing)
-    assert source_state(checkout) == {"commit": None, "dirty": None}
+    assert source_state(checkout) == {"commit": None, "dirty": None, "diff": None}
 
 
 @pytest.mark.parametrize(("info", "model"), [(CPU_INFO, "Fast CPU 9 @ 3:1 GHz"), ("Hardware\t: X\n", None), ("", None)])

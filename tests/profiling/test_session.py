@@ -16,11 +16,12 @@ from tests.profiling.small_groups import COMMIT, session
     ("environment", "commit"),
     [
         ({"commit": COMMIT, "dirty": False}, COMMIT),
-        ({"commit": COMMIT, "dirty": True}, f"{COMMIT}+changes"),
+        ({"commit": COMMIT, "dirty": True, "diff": "0123456789ab"}, f"{COMMIT}+0123456789ab"),
+        ({"commit": COMMIT, "dirty": True, "diff": None}, f"{COMMIT}+changes"),
         ({"commit": COMMIT, "dirty": None}, COMMIT),
         ({"commit": None, "dirty": None, "dsv4bench": "1.2.3"}, "version 1.2.3"),
     ],
-    ids=["clean", "with changes", "unknown changes", "installed"],
+    ids=["clean", "with changes", "with changes that git does not tell", "unknown changes", "installed"],
 )
 def test_a_cell_is_keyed_by_the_code_that_measures_it(environment, commit):
     assert session(environment=environment).commit == commit

@@ -31,7 +31,7 @@ def test_a_group_holds_the_switches_in_order():
         for reuse in ("off", "on")
     ]
     assert len({cell.group for cell in group}) == 1
-    assert len({cell.compare_key for cell in group}) == 8
+    assert len({cell.key("c") for cell in group}) == 8
 
 
 def test_an_eager_cell_does_not_vary_by_graph_mode():
@@ -87,7 +87,17 @@ def test_a_key_is_of_the_content():
     same = replace(CELL, load=replace(CELL.load, source="elsewhere", divide=64))
     assert same.key("c") == CELL.key("c")
     assert CELL.key("c") != CELL.key("d")
-    assert CELL.compare_key == replace(CELL).compare_key
+
+
+def test_where_a_config_lay_is_no_part_of_a_key():
+    elsewhere = replace(CELL, geometry=replace(CELL.geometry, name="models/config.json"))
+    assert (elsewhere.key("c"), elsewhere.group) == (CELL.key("c"), CELL.group)
+
+
+@pytest.mark.parametrize("typed", [{"quick": True}, {"samples": 50}], ids=["quick", "50 samples"])
+def test_a_cell_knows_how_it_is_sampled(typed):
+    ((cell, *_),) = planned(**{"samples": 20, **typed})
+    assert (cell.samples, cell.quick) == (typed.get("samples", 20), typed.get("quick", False))
 
 
 CHANGES = {
@@ -97,6 +107,8 @@ CHANGES = {
     "ranks": replace(CELL, ranks=2),
     "device": replace(CELL, device="cuda"),
     "seed": replace(CELL, seed=1),
+    "samples": replace(CELL, samples=50),
+    "quick": replace(CELL, quick=True),
     "kv": replace(CELL, variant=Variant(KV_PAIRS["v4"])),
     "provider": replace(CELL, variant=Variant(provider="triton")),
     "fault": replace(CELL, variant=Variant(fault="wrong-row")),
@@ -113,7 +125,6 @@ SWITCHES = {
 def test_what_makes_another_group(other):
     assert other.group != CELL.group
     assert other.key("c") != CELL.key("c")
-    assert other.compare_key != CELL.compare_key
 
 
 @pytest.mark.parametrize("other", SWITCHES.values(), ids=SWITCHES)
