@@ -79,6 +79,11 @@ def said_of(records: Sequence[Record], sentences: Callable[[Record], Iterable[st
     return [text if len(ones) == len(records) else f"{text} ({cells_text(ones)})" for text, ones in cells]
 
 
+def notes_of(records: Sequence[Record]) -> list[str]:
+    """Return what must be read with every number of the records: the stack's share of the FLOPs, how they ran."""
+    return said_of(records, lambda record: record.note)
+
+
 def records_of(pairs: Iterable[Pair]) -> list[Record]:
     """Return the records of all pairs, pair by pair, before first."""
     return [record for pair in pairs for record in pair.records]

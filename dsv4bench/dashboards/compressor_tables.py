@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsv4bench.dashboards.cells import cells_text, grouped, heading, section, settings
+from dsv4bench.dashboards.cells import cells_text, grouped, heading, notes_of, records_of, section, settings
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, joined
 from dsv4bench.dashboards.time_tables import time_table
 from dsv4bench.results.compare import Pair, compare
@@ -82,11 +82,11 @@ def _launch_notes(same: Sequence[Pair], on_gpu: bool) -> list[str]:
     if not on_gpu:
         notes.append("counted here are aten operations of the CPU reference, not launches: the two do not compare")
     kv = joined([pair.any.variant.get("kv") for pair in same])
-    return [*notes, f"{cells_text([pair.any for pair in same])}; kv {kv}"]
+    return [*notes, f"{cells_text([pair.any for pair in same])}; kv {kv}", *notes_of(records_of(same))]
 
 
 def _times(same: Sequence[Pair], what: str, metric: str | None) -> Table:
     first = same[0].any
     title = heading(f"{what}, torch path and fused", first)
-    notes = [f"{settings(first, 'compressor')}, reuse {first.variant.get('reuse')}"]
+    notes = [f"{settings(first, 'compressor')}, reuse {first.variant.get('reuse')}", *notes_of(records_of(same))]
     return time_table(title, SIDES, [compare(pair, metric) for pair in same], notes)

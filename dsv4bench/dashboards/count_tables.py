@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsv4bench.dashboards.cells import cells_text, grouped, heading, records_of, said_of, settings, status_of
+from dsv4bench.dashboards.cells import cells_text, grouped, heading, notes_of, records_of, said_of, settings, status_of
 from dsv4bench.dashboards.style import arrow, yes
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.compare import Pair
@@ -133,7 +133,7 @@ def _notes(same: Sequence[Pair]) -> list[str]:
     for part in grouped(same, lambda pair: (settings(pair.any), status_of(pair))):
         status = status_of(part[0])
         notes.append(f"{cells_text([pair.any for pair in part])}; {settings(part[0].any)}{status and f' [{status}]'}")
-    return notes
+    return notes + notes_of(records_of(same))
 
 
 def _coverage(record: Record) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsv4bench.dashboards.cells import grouped, heading, records_of, said_of, section, settings
+from dsv4bench.dashboards.cells import grouped, heading, notes_of, records_of, said_of, section, settings
 from dsv4bench.dashboards.style import arrow, number, time_unit
 from dsv4bench.dashboards.table import Cell, Column, Table
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells
@@ -39,6 +39,7 @@ def _memory_table(same: Sequence[Pair]) -> Table:
         *(Column("", _names(name)) for name in GRAPH.values()),
     )
     notes = [settings(same[0].any), SUBMIT_NOTE, *said_of(records, _failed_checks), *said_of(records, _pieces)]
+    notes += notes_of(records)
     title = heading("Host submit, memory and checks, reuse off -> on", same[0].any)
     return Table(title, columns, tuple(_memory_row(pair, scale) for pair in same), tuple(notes))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsv4bench.dashboards.cells import grouped, heading, records_of, said_of, section, settings
+from dsv4bench.dashboards.cells import grouped, heading, notes_of, records_of, section, settings
 from dsv4bench.dashboards.style import arrow, time_unit
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells, interval_cell
@@ -37,7 +37,7 @@ def _rank_table(same: Sequence[Pair]) -> Table:
         *(Column(name, tuple(f"{name}_{side}" for side in SIDES)) for name in ("slowest", "skew")),
     )
     rows = [row for pair, sides in times for row in _rank_rows(pair, sides, scale)]
-    lines = said_of(records_of(same), lambda record: record.note)
+    lines = notes_of(records_of(same))
     title = heading("Ranks, reuse off (before) and on (after)", same[0].any)
     return Table(title, columns, tuple(rows), (settings(same[0].any), *NOTES, *lines))
 

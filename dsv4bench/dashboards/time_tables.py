@@ -8,6 +8,7 @@ from dsv4bench.dashboards.cells import (
     batch_text,
     grouped,
     heading,
+    notes_of,
     provenance,
     records_of,
     rows_text,
@@ -28,7 +29,7 @@ CELL_COLUMNS = (
     Column("forwards", ("forwards",)),
     Column("mode", ("mode",), right=False),
 )
-PREDICTED = "pred: rows not dequantised again x their bytes / the dequant rate; negative is time saved"
+PREDICTED = "pred (modelled): rows not dequantised again x their bytes / the dequant rate; negative is time saved"
 
 
 def step_tables(compared: Sequence[Pair]) -> list[Table]:
@@ -79,7 +80,7 @@ def _reuse_table(same: Sequence[Pair]) -> Table:
     records = records_of(same)
     notes = [settings(same[0].any), _confidence_note(records)]
     notes += _prediction_notes(records)
-    notes += said_of(records, lambda record: record.note)
+    notes += notes_of(records)
     title = heading("Step time, reuse off (before) and on (after)", same[0].any)
     return time_table(title, ("before", "after"), [compare(pair) for pair in same], [*notes, *provenance(records)])
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dsv4bench.dashboards.tables import show
-from tests.results.synthetic import NOTHING, counts, cpu_sweep, lost, ramp, record, row, sweep, with_variant
+from tests.results.synthetic import NOTHING, SHARE, counts, cpu_sweep, lost, ramp, record, row, sweep, with_variant
 
 GOLDEN = Path(__file__).parents[1] / "data" / "tables"
 ENDINGS = {"table": "txt", "md": "md", "csv": "csv"}
@@ -43,7 +43,7 @@ def dealt():
         )
         times = {"step_period": [max(both) for both in zip(first, second, strict=True)]}
         ranks = [{"step_period": first}, {"step_period": second}]
-        note = ["ranks ran one after another on this device"]
+        note = [SHARE, "ranks ran one after another on this device"]
         found.append(record(4, reuse, label="simulated", ranks=2, samples_ns=times, rank_samples_ns=ranks, note=note))
     return found
 

@@ -11,7 +11,7 @@ from dsv4bench.errors import UsageError
 from dsv4bench.results.record import Record
 from dsv4bench.results.schema import decode
 from tests.dashboards.scenes import ENDINGS, SCENES, both_compressors, dealt, drawn, golden_file, wrong
-from tests.results.synthetic import counts, cpu_sweep, ramp, record, row, sweep, with_variant
+from tests.results.synthetic import SHARE, counts, cpu_sweep, ramp, record, row, sweep, with_variant
 
 
 def named(records, start):
@@ -38,6 +38,36 @@ def test_tables_are_those_that_were_read_and_agreed(name, form):
 @pytest.mark.parametrize("name", SCENES)
 def test_a_terminal_of_80_columns_shows_every_line_whole(name):
     assert max(map(len, drawn(name, "table").splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_every_table_says_that_it_is_of_the_attention_stack_and_its_share_of_the_flops_once(name):
+    found = tables(SCENES[name]())
+    assert found
+    for table in found:
+        assert "attention stack of v41-flash" in table.title
+        assert [note for note in table.notes if note.startswith(SHARE)] == [SHARE]
+
+
+def test_every_table_of_a_full_graph_says_that_nobody_ships_it():
+    best = "full graph: best case, nobody ships it"
+    cells = [
+        with_variant(
+            record(reuse=reuse, graph=graph, note=[SHARE, best] if graph else [SHARE]), **{"graph-mode": "full"}
+        )
+        for graph in (False, True)
+        for reuse in ("off", "on")
+    ]
+    (dequants, full_dequants), (times,), (memory,) = (named(cells, start) for start in ("KV", "Step", "Host"))
+    assert best in full_dequants.notes
+    assert not any(best in note for note in dequants.notes)
+    for table in (times, memory):
+        assert f"{best} (full graph, batch 1 x 1024)" in table.notes
+
+
+def test_a_prediction_is_called_modelled():
+    (table,) = named(sweep(), "Step time")
+    assert [note for note in table.notes if note.startswith("pred (modelled): rows not dequantised again")]
 
 
 def test_the_headline_says_38_to_4_per_forward_and_40_to_40():
