@@ -211,6 +211,10 @@ def why_not(geometry: Geometry) -> str | None:
         if kind.ratio and (kind.kv_source is None or kind.index_source is None):
             missing = "KV" if kind.kv_source is None else "index"
             return f"layer {kind.layer} of ratio {kind.ratio} has no {missing} source"
+    candidates = geometry.candidate_source
+    if candidates is not None and not geometry.layers[candidates].owns_index:
+        ratio = geometry.ratios[candidates]
+        return f"candidate source {candidates} of ratio {ratio} is no index source, so nothing publishes candidates"
     if geometry.heads % geometry.o_groups:
         return f"{geometry.heads} heads do not divide into {geometry.o_groups} output groups"
     return None

@@ -109,10 +109,28 @@ def test_unknown_name_names_the_nearest():
         ({"kv_sources": (2, 8, 14, 40)}, "source layer 40 is not one of the 40 layers"),
         ({"kv_sources": (8, 14, 20)}, "layer 2 of ratio 2 has no KV source"),
         ({"index_sources": (2, 8, 14)}, "layer 20 of ratio 1 has no index source"),
+        (
+            {"candidate_source": 21},
+            "candidate source 21 of ratio 1 is no index source, so nothing publishes candidates",
+        ),
+        ({"candidate_source": 0}, "candidate source 0 of ratio 0 is no index source, so nothing publishes candidates"),
+        ({"candidate_source": 14}, None),
+        ({"candidate_source": None}, None),
         ({"o_groups": 7}, "64 heads do not divide into 7 output groups"),
         ({}, None),
     ],
-    ids=["ratio", "source outside", "no kv source", "no index source", "groups", "v41-flash itself"],
+    ids=[
+        "ratio",
+        "source outside",
+        "no kv source",
+        "no index source",
+        "candidates of a reader",
+        "candidates of a window layer",
+        "candidates of ratio 2",
+        "no candidates",
+        "groups",
+        "v41-flash itself",
+    ],
 )
 def test_why_not(changes, reason):
     assert why_not(replace(V41_FLASH, **changes)) == reason
