@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from dsv4bench.errors import CellError
+import torch
+
+from dsv4bench.errors import CaptureError, CellError
 from dsv4bench.profiling.capture import Captured
 from dsv4bench.profiling.clocks import ClockMonitor
 from dsv4bench.profiling.counting import Counts
@@ -23,7 +27,8 @@ class CellRun:
     status: str = "ok"
     reason: str | None = None
     checks: list[Check] = field(default_factory=list)
-    timings: list[Timing | None] = field(default_factory=list)  # one per rank; None for a rank that had nothing to run
+    # rank -> stretch: all forwards together on one rank, one by one where ranks wait for each other; None: nothing ran
+    timings: list[list[Timing | None]] = field(default_factory=list)
     compressor: Timing | None = None  # the ratio-2 compressor alone
     captured: dict[int, Captured] = field(default_factory=dict)  # see graphs.graph_key
     counts: Counts | None = None
@@ -55,12 +60,34 @@ class CellRun:
         if self.live:
             self.status, self.reason = status, reason
 
-    def fail(self, error: CellError) -> None:
-        """End the cell with the status that the error stands for."""
-        self.end(error.status, str(error))
+    def fail(self, error: Exception) -> None:
+        """End the cell with the status and the reason that the error stands for."""
+        if isinstance(error, torch.OutOfMemoryError):
+            self.end("out_of_memory", out_of_memory_reason(error))
+        elif isinstance(error, CellError):
+            self.end(error.status, str(error))
+        elif isinstance(error, CaptureError):
+            self.end("failed", f"capture: {error}")
+        else:
+            message = str(error).splitlines()[0] if str(error) else "no message"
+            self.end("failed", f"{type(error).__name__}: {message}")
 
     def add(self, check: Check) -> None:
         """Keep a check; a failed one makes the cell wrong."""
         self.checks.append(check)
         if not check.passed:
             self.end("wrong", f"{check.name}: {check.detail}")
+
+
+def out_of_memory_reason(error: Exception) -> str:
+    """Return the first two sentences of an allocator: that there is no memory, and how much was asked for."""
+    return ". ".join(str(error).split(". ")[:2])
+
+
+@contextmanager
+def ending(run: CellRun) -> Iterator[None]:
+    """Let an error of the body end this cell and no other."""
+    try:
+        yield
+    except Exception as error:
+        run.fail(error)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from dsv4bench.errors import CaptureError
 from dsv4bench.profiling.aten import AtenCounter
 from dsv4bench.profiling.capture import Captured, Listeners, run_pieces
 from dsv4bench.profiling.capture_ledger import METHOD as CAPTURE_METHOD
@@ -98,6 +99,15 @@ class GraphCounter:
         replayed = found.coverage.replayed
         disagreement = None if replayed == segment else f"{replayed} operations replayed, {segment} captured"
         return Counts(self._ledger.rows(), coverage, disagreement)
+
+
+def why_not_captured() -> str | None:
+    """Return one sentence saying why no graph can be captured and counted here, or None if it can."""
+    try:
+        load_graph_nodes()
+    except CaptureError as error:
+        return str(error)
+    return None
 
 
 def agreed(graph: Counts, eager: Counts) -> Counts:

@@ -11,20 +11,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dsv4bench.errors import CaptureError, CellError
 from dsv4bench.profiling import counting, verify
 from dsv4bench.profiling.alone import compressor_subject
 from dsv4bench.profiling.capture import run_pieces
-from dsv4bench.profiling.cell_run import CellRun, StepKey
+from dsv4bench.profiling.cell_run import CellRun, StepKey, ending
 from dsv4bench.profiling.clocks import ClockMonitor
 from dsv4bench.profiling.graphs import Graphs, open_pool, padded_plan
 from dsv4bench.profiling.predict import peak_bytes, predict
 from dsv4bench.profiling.session import Session
-from dsv4bench.profiling.timing import Call, Part, Period, Subject, interleave
+from dsv4bench.profiling.timing import Call, Part, Period, Subject, Timing, interleave
 from dsv4bench.profiling.verify import Check, KernelAudit, Seen
 from dsv4bench.ranges import Mark, Silent
 from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.forward import Forward
+from dsv4bench.workloads.model import dequants
 from dsv4bench.workloads.prefill import Prefill, prepare
 from dsv4bench.workloads.step import Step
 from dsv4bench.workloads.weights import Model
@@ -63,6 +63,10 @@ class GroupRun:
         """The compressors of the cells, in order."""
         return tuple(dict.fromkeys(run.cell.variant.compressor for run in self.runs))
 
+    @property
+    def _on_gpu(self) -> bool:
+        return self.session.device.type == "cuda"
+
     def living(self, graph: bool | None = None) -> list[CellRun]:
         """Return the cells that can still be measured: all, or the eager or the graph ones."""
         return [run for run in self.runs if run.live and graph in (None, run.graph)]
@@ -82,6 +86,10 @@ class GroupRun:
             for run in self.living(graph=True):
                 if not run.full:
                     run.end("refused", self.refusals[0])
+        reason = counting.why_not_captured() if self._on_gpu and self.living(graph=True) else None
+        if reason is not None:
+            for run in self.living(graph=True):
+                run.end("skipped", reason)
 
     def verify(self, again: bool = False) -> None:
         """Compare heads, outputs and (the first time) kernels; `again` repeats it after timing and counting."""
@@ -109,8 +117,13 @@ class GroupRun:
             seen, watch = verify.observe(step, list(self.prefill.all_forwards()), partial(_run_live, step))
         finally:
             step.ops.audit = None
-        checks = [watch.check()] if step.variant.reuse == "on" else []
+        checks = [watch.check(self._reused_heads())] if step.variant.reuse == "on" else []
         return checks + ([kernels.check()] if kernels else []), seen
+
+    def _reused_heads(self) -> int:
+        """Return how many heads all forwards together should find filled (specification 1.2)."""
+        off, on = (len(dequants(self.model.geometry, reuse)) for reuse in ("off", "on"))
+        return (off - on) * sum(1 for forward in self.prefill.all_forwards() if forward.live)
 
     def _keep(self, key: StepKey, checks: Sequence[Check], suffix: str) -> None:
         for run in self.runs:
@@ -125,15 +138,10 @@ class GroupRun:
     def time_graph(self) -> None:
         """Capture the graph cells, check replays against eager runs, and time them, interleaved."""
         for run in self.living(graph=True):
-            try:
+            with ending(run):
                 self.graphs.capture(run, self.steps[run.key], self._counted(run))
-            except CellError as error:
-                run.fail(error)
-            except CaptureError as error:
-                run.end("failed", f"capture: {error}")
         self._verify_replays(again=False)
-        on_gpu = self.session.device.type == "cuda"
-        self._time(self.living(graph=True), self._graph_part, "graph_replay" if on_gpu else "step_period")
+        self._time(self.living(graph=True), self._graph_part, "graph_replay" if self._on_gpu else "step_period")
         self._time_compressors()
 
     def _time_compressors(self) -> None:
@@ -148,38 +156,50 @@ class GroupRun:
             run_pieces(self.graphs.pieces(run, step, forward))
             subjects.append(compressor_subject(step, forward.batch.rows, pool))
         found = [subject for subject in subjects if subject is not None]
-        for run, timing in zip(runs, interleave(found, self.session.clock, self.session.rule), strict=False):
-            run.compressor = timing
+        if found:
+            for run, timing in zip(runs, interleave(found, self.session.clock, self.session.rule), strict=True):
+                run.compressor = timing
 
     def _verify_replays(self, again: bool) -> None:
         suffix = AFTER_TIMING if again else ""
         runs = self.living(graph=True)
-        if self.session.device.type != "cuda":  # static buffers run the same code again: one cell shows it for all
+        if not self._on_gpu:  # static buffers run the same code again: one cell shows it for all
             runs = [] if again else runs[-1:]
         for run in runs:
             for check in self.graphs.checks(run, self.steps[run.key], again):
                 run.add(replace(check, name=check.name + suffix))
 
     def _time(self, runs: list[CellRun], part: Callable[[CellRun, Forward], Part], period: Period) -> None:
-        """Time the cells of each rank, one rank after another."""
+        """Time the cells of each rank, one rank after another; where there are several, each forward by itself."""
         if not runs:
             return
+        monitor = ClockMonitor(self.session.nvml)
+        several = len(self.prefill.forwards) > 1
         for forwards in self.prefill.forwards:
-            busy = [f for f in forwards if f.live or (runs[0].graph and f.batch.bucket)]
-            if not busy:  # a rank without requests sits an eager step out
-                for run in runs:
-                    run.timings.append(None)
-                continue
-            monitor = ClockMonitor(self.session.nvml)
-            subjects = [Subject(tuple(part(run, f) for f in busy), period) for run in runs]
-            self._mark(self.session.mark)
-            try:
-                timings = interleave(subjects, self.session.clock, self.session.rule, monitor.sample)
-            finally:
-                self._mark(Silent())
-            for run, timing in zip(runs, timings, strict=True):
-                run.timings.append(timing)
+            stretches = [(forward,) for forward in forwards] if several else [forwards]
+            taken = [self._stretch(runs, part, period, stretch, monitor) for stretch in stretches]
+            for run, timings in zip(runs, zip(*taken, strict=True), strict=True):
+                run.timings.append(list(timings))
                 run.clocks = monitor
+
+    def _stretch(
+        self,
+        runs: list[CellRun],
+        part: Callable[[CellRun, Forward], Part],
+        period: Period,
+        forwards: Sequence[Forward],
+        monitor: ClockMonitor,
+    ) -> Sequence[Timing | None]:
+        """Time the cells over some forwards of a rank, interleaved; a rank without requests sits an eager step out."""
+        busy = [forward for forward in forwards if forward.live or (runs[0].graph and forward.batch.bucket)]
+        if not busy:
+            return [None] * len(runs)
+        subjects = [Subject(tuple(part(run, forward) for forward in busy), period) for run in runs]
+        self._mark(self.session.mark)
+        try:
+            return interleave(subjects, self.session.clock, self.session.rule, monitor.sample)
+        finally:
+            self._mark(Silent())
 
     def _mark(self, mark: Mark) -> None:
         for step in self.steps.values():
@@ -204,21 +224,25 @@ class GroupRun:
     def count(self) -> None:
         """Count one forward of every living cell, its memory, and what reuse should save."""
         for run in self.living():
-            step, forward = self.steps[run.key], self._counted(run)
-            step.load(forward)
-            captured = self.graphs.of(run, forward) if run.graph else None
-            pieces = self.graphs.pieces(run, step, forward) if captured else step.pieces(forward.live)
-            if self.session.device.type != "cuda":
-                run.counts = counting.count_on_cpu(step, pieces, eager=captured is None)
-            else:
-                eager = counting.count_eager(step, pieces)
-                run.counts = eager if run.counts is None else counting.agreed(run.counts, eager)
-            call: Call = captured.replay if captured else partial(run_pieces, pieces)
-            run.memory = self._memory(run, peak_bytes(call, self.session.device))
+            with ending(run):
+                self._count(run)
         if any(run.cell.variant.reuse == "on" for run in self.living()):
             rank = max(self.prefill.forwards, key=lambda forwards: sum(f.workspace_rows for f in forwards))
             step = next(iter(self.steps.values()))
             self.predicted = predict(step, rank, self.session.clock, open_pool(self.session.device))
+
+    def _count(self, run: CellRun) -> None:
+        step, forward = self.steps[run.key], self._counted(run)
+        step.load(forward)
+        captured = self.graphs.of(run, forward) if run.graph else None
+        pieces = self.graphs.pieces(run, step, forward) if captured else step.pieces(forward.live)
+        if not self._on_gpu:
+            run.counts = counting.count_on_cpu(step, pieces, eager=captured is None)
+        else:
+            eager = counting.count_eager(step, pieces)
+            run.counts = eager if run.counts is None else counting.agreed(run.counts, eager)
+        call: Call = captured.replay if captured else partial(run_pieces, pieces)
+        run.memory = self._memory(run, peak_bytes(call, self.session.device))
 
     def _memory(self, run: CellRun, peak: int | None) -> dict[str, int | None]:
         return {

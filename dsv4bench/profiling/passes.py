@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import torch
 
-from dsv4bench.errors import CellError
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.recording import records
 from dsv4bench.profiling.session import Session
@@ -41,25 +40,12 @@ def run_group(group: Group, model: Model, session: Session, progress: Progress =
 
 
 def _guarded(run: GroupRun, step: Callable[[], None]) -> None:
-    """Run a pass; an error ends every cell that was still alive, with a status and a reason."""
+    """Run a pass; an error that no single cell took ends every cell that was still alive, and never the sweep.
+
+    Errors of Triton's compiler share no base with RuntimeError, so any Exception is one.
+    """
     try:
         step()
-    except torch.OutOfMemoryError as error:
-        _end(run, "out_of_memory", out_of_memory_reason(error))
-        torch.cuda.empty_cache()
-    except CellError as error:
-        _end(run, error.status, str(error))
-    except (
-        Exception
-    ) as error:  # those of Triton's compiler share no base with RuntimeError; the sweep outlives them all
-        _end(run, "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}")
-
-
-def out_of_memory_reason(error: Exception) -> str:
-    """Return the first two sentences of an allocator: that there is no memory, and how much was asked for."""
-    return ". ".join(str(error).split(". ")[:2])
-
-
-def _end(run: GroupRun, status: str, reason: str) -> None:
-    for cell in run.living():
-        cell.end(status, reason)
+    except Exception as error:
+        for cell in run.living():
+            cell.fail(error)

@@ -12,7 +12,7 @@ from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import StopRule, Timing
 from dsv4bench.results.record import Record
-from dsv4bench.units import format_percent
+from dsv4bench.units import format_ns, format_percent
 from dsv4bench.workloads.cells import Cell
 from dsv4bench.workloads.geometry import V41_FLASH
 from dsv4bench.workloads.model import attention_share
@@ -28,8 +28,7 @@ def records(group: GroupRun) -> list[Record]:
 def record(run: CellRun, group: GroupRun) -> Record:
     """Return the record of one cell; only a cell that is ok carries samples."""
     session, cell, ok = group.session, run.cell, run.live
-    ranks = _rank_samples(run) if ok and cell.ranks > 1 else None
-    samples = (_slowest(ranks) if ranks else _samples(run.timings[0])) if ok else {}
+    samples, ranks = _samples(run) if ok else ({}, [])
     if ok and run.compressor:
         samples["compressor"] = run.compressor.samples_ns["compressor"]
     return Record(
@@ -46,7 +45,7 @@ def record(run: CellRun, group: GroupRun) -> Record:
         ranks=cell.ranks,
         variant=cell.variant.switches() | {"chunk": cell.chunk, "dep-simulated": cell.ranks, "seed": cell.seed},
         samples_ns=samples,
-        rank_samples_ns=ranks,
+        rank_samples_ns=ranks if ok and cell.ranks > 1 else None,
         predicted=group.predicted if ok else None,
         counts=[dict(row) for row in run.counts.rows] if run.counts else [],
         counted_forwards=1 if run.counts else None,
@@ -89,7 +88,7 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
     scope = f"attention stack only: about {share:.0%} of the FLOPs of {V41_FLASH.name}'s layers (modelled)"
     found = [*group.session.notes, scope]
     if run.graph and group.session.device.type != "cuda":
-        found.append(STATIC)
+        found += [STATIC, "the cell that was replayed and compared stands for its group"]
     if run.full:
         found.append(BEST_CASE)
     if run.graph and not run.full and run.live and group.refusals:
@@ -99,15 +98,34 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
         )
     if cell.ranks > 1:
         found.append(f"simulated: {cell.ranks} ranks one after another on one device; the step is the slowest rank's")
-    if run.live and run.timings and (spread := _spread(run)) is not None:
-        found.append(spread)
+    if run.live and run.timings and (warm := _unsettled(run)) is not None:
+        found.append(warm)
     return found
 
 
-def _spread(run: CellRun) -> str | None:
+def _unsettled(run: CellRun) -> str | None:
     """Return a line about warm-up that never settled, or None."""
-    unsettled = [timing for timing in run.timings if timing and not timing.settled and timing.warm_ups > 1]
+    unsettled = [timing for timing in _timings(run) if not timing.settled and timing.warm_ups > 1]
     return f"warm-up had not settled after {unsettled[0].warm_ups} steps" if unsettled else None
+
+
+def _timings(run: CellRun) -> list[Timing]:
+    return [timing for rank in run.timings for timing in rank if timing]
+
+
+def _timing(run: CellRun, session: Session) -> dict[str, Any] | None:
+    """Return how a cell was timed: clock, cache policy, why sampling stopped, steps a sample, warm-ups."""
+    timings = _timings(run)
+    if not timings:
+        return None
+    return {
+        "clock": session.clock.name,
+        "cache": "natural",
+        "stop": sorted({timing.stop for timing in timings}),
+        "repeat": [timing.repeat for timing in timings],
+        "warm_ups": [timing.warm_ups for timing in timings],
+        "samples": session.rule.samples,
+    }
 
 
 def _load(cell: Cell) -> dict[str, Any]:
@@ -125,26 +143,37 @@ def _load(cell: Cell) -> dict[str, Any]:
 
 def _batch(run: CellRun, group: GroupRun) -> dict[str, Any]:
     padded = run.graph and not run.full  # eager cells and full graphs run the live rows of a padded plan
-    rows = max(sum(batch.rows if padded else batch.live for batch in rank) for rank in group.plan)
-    return _load(run.cell) | {"padded_rows": rows}
+    batches = [batch for rank in group.plan for batch in rank]
+    return _load(run.cell) | {
+        "padded_rows": sum(batch.rows if padded else batch.live for batch in batches),
+        "rank_rows": [sum(batch.live for batch in rank) for rank in group.plan],
+    }
 
 
-def _samples(timing: Timing | None) -> dict[str, list[int]]:
-    return dict(timing.samples_ns) if timing else {}
+def _samples(run: CellRun) -> tuple[dict[str, list[int]], list[dict[str, list[int]]]]:
+    """Return (the samples of the step, those of every rank), as many as the stretch with fewest has.
 
+    Ranks wait for each other in every forward, so a step lasts as long as the slowest rank of each of its stretches
+    together; a rank that had nothing to run took no time.
+    """
+    taken = [[timing.samples_ns if timing else {} for timing in rank] for rank in run.timings]
+    every = [samples for rank in taken for samples in rank if samples]
+    count = min(len(values) for samples in every for values in samples.values())
 
-def _rank_samples(run: CellRun) -> list[dict[str, list[int]]]:
-    """Return every rank's samples, as many as the rank with fewest has; a rank with nothing to run took no time."""
-    taken = [_samples(timing) for timing in run.timings]
-    metrics = next(samples for samples in taken if samples)
-    count = min(len(values) for samples in taken for values in samples.values())
-    return [{metric: samples.get(metric, [0] * count)[:count] for metric in metrics} for samples in taken]
+    def column(samples: dict[str, list[int]], metric: str, place: int) -> int:
+        return samples[metric][place] if samples else 0
 
-
-def _slowest(ranks: list[dict[str, list[int]]]) -> dict[str, list[int]]:
-    """Return the step's samples: in each iteration those of the slowest rank."""
-    samples = {metric: [rank[metric] for rank in ranks] for metric in ranks[0]}
-    return {metric: [max(values) for values in zip(*taken, strict=True)] for metric, taken in samples.items()}
+    step: dict[str, list[int]] = {}
+    ranks: list[dict[str, list[int]]] = [{} for _ in taken]
+    for metric in every[0]:
+        times = [
+            [[column(s, metric, i) for i in range(count)] for s in rank] for rank in taken
+        ]  # rank, stretch, sample
+        for own, rank in zip(ranks, times, strict=True):
+            own[metric] = [sum(values) for values in zip(*rank, strict=True)]
+        slowest = [[max(values) for values in zip(*stretch, strict=True)] for stretch in zip(*times, strict=True)]
+        step[metric] = [sum(values) for values in zip(*slowest, strict=True)]
+    return step, ranks
 
 
 def _coverage(run: CellRun) -> dict[str, Any] | None:
@@ -170,13 +199,13 @@ def _graph(run: CellRun) -> dict[str, Any] | None:
 
 
 def _flags(run: CellRun, rule: StopRule) -> list[str]:
-    timings = [timing for timing in run.timings if timing]
+    timings = _timings(run)
     found = list(run.clocks.flags()) if run.clocks else []
     if any(timing.launch_bound for timing in timings):
         found.append("launch-bound")
     if any(timing.stop == "timeout" for timing in timings):
         found.append(
-            f"stopped after {rule.timeout_ns / 1e9:.0f} s, interval wider than {format_percent(rule.half_width)}"
+            f"stopped after {format_ns(rule.timeout_ns, 2)}, interval wider than {format_percent(rule.half_width)}"
         )
     if any(len(next(iter(timing.samples_ns.values()))) < rule.least_samples for timing in timings):
         found.append("too few samples")

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from dsv4bench.errors import CellError
-from dsv4bench.profiling.passes import out_of_memory_reason, run_group
+from dsv4bench.profiling.cell_run import out_of_memory_reason
+from dsv4bench.profiling.passes import run_group
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session
 from dsv4bench.results.record import Record

@@ -146,20 +146,20 @@ def timed(run, graph=False):
 def test_each_rank_is_timed_and_an_idle_one_sits_an_eager_step_out():
     run = timed(tiny(graph=False, batch="2", dep_simulated="3"))
     for cell in run.runs:
-        assert [timing is not None for timing in cell.timings] == [True, True, False]
+        assert [[timing is not None for timing in rank] for rank in cell.timings] == [[True], [True], [False]]
 
 
 def test_in_a_graph_an_idle_rank_replays_padded_rows():
     run = timed(tiny(graph=True, batch="2", dep_simulated="3"), graph=True)
     assert statuses(run) == ["ok", "ok"]
     for cell in run.runs:
-        assert [timing is not None for timing in cell.timings] == [True, True, True]
+        assert [[timing is not None for timing in rank] for rank in cell.timings] == [[True], [True], [True]]
 
 
 def test_a_sample_is_the_sum_over_the_forwards_of_a_cell(tmp_path):
     clock = FakeClock(tick_ns=500)
     run = timed(tiny(requests=requests_file(tmp_path, 20), chunk="8", graph=False, opened=session(clock=clock)))
-    (timing,) = run.runs[0].timings
+    ((timing,),) = run.runs[0].timings
     assert timing.samples_ns == {"step_period": [3 * 500] * 2}
 
 

@@ -150,7 +150,7 @@ def test_running_out_of_memory_in_any_pass_ends_the_cells_of_the_group(monkeypat
         (CellSkipped("no such device"), "skipped", "no such device"),
         (CellWrong("two and two"), "wrong", "two and two"),
         (CellOutOfMemory("too many rows"), "out_of_memory", "too many rows"),
-        (CaptureError("layer 3 project: boom"), "failed", "CaptureError: layer 3 project: boom"),
+        (CaptureError("layer 3 project: boom"), "failed", "capture: layer 3 project: boom"),
         (RuntimeError("CUDA error\nsecond line"), "failed", "RuntimeError: CUDA error"),
         (ValueError(), "failed", "ValueError: no message"),
         (KeyError("dequant has no provider"), "failed", "KeyError: 'dequant has no provider'"),

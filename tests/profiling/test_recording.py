@@ -83,7 +83,7 @@ def test_the_batch_of_an_eager_cell_has_no_padding(uniform):
     load = {
         "requests": 1, "extend": 7, "prefix": 60, "rows": 7, "source": "uniform", "divide": 1, "forwards": 1,
     }  # fmt: skip
-    assert [one.batch for one in uniform] == [{**load, "padded_rows": rows} for rows in (7, 7, 8, 8)]
+    assert [one.batch for one in uniform] == [{**load, "padded_rows": rows, "rank_rows": [7]} for rows in (7, 7, 8, 8)]
 
 
 def test_a_full_graph_runs_live_rows_beside_a_padded_one(monkeypatch):
@@ -149,7 +149,7 @@ def test_notes_say_what_is_measured_and_on_what(uniform):
     assert eager[1].startswith("attention stack only: about ")
     assert "of the FLOPs of v41-flash's layers (modelled)" in eager[1]
     assert STATIC not in eager
-    assert static == [*eager, STATIC]
+    assert static == [*eager, STATIC, "the cell that was replayed and compared stands for its group"]
 
 
 def test_few_samples_are_flagged(uniform):
@@ -160,14 +160,14 @@ def test_a_dealt_batch_is_simulated_and_its_step_is_the_slowest_ranks(dealt):
     eager, static = dealt
     assert (eager.label, eager.ranks) == ("simulated", 3)
     assert eager.variant["dep-simulated"] == 3
-    assert eager.batch["padded_rows"] == 7
+    assert (eager.batch["padded_rows"], eager.batch["rank_rows"]) == (14, [7, 7, 0])
     assert "simulated: 3 ranks one after another on one device; the step is the slowest rank's" in eager.note
     # two requests: the third rank has none, sits the eager step out and replays padded rows in a graph
     busy, idle = {"step_period": [1_000_000] * 2}, {"step_period": [0, 0]}
     assert eager.rank_samples_ns == [busy, busy, idle]
     assert static.rank_samples_ns == [busy] * 3
     assert eager.samples_ns == static.samples_ns == busy
-    assert static.batch["padded_rows"] == 8
+    assert static.batch["padded_rows"] == 3 * 8
 
 
 def test_recorded_requests_run_forward_by_forward(chunked):
@@ -177,9 +177,9 @@ def test_recorded_requests_run_forward_by_forward(chunked):
     expected = {
         "requests": 2, "extend": None, "prefix": 0, "rows": 17, "source": file, "divide": 64, "forwards": 3,
     }  # fmt: skip
-    assert eager.batch == {**expected, "padded_rows": 17}
+    assert eager.batch == {**expected, "padded_rows": 17, "rank_rows": [17]}
     # 8 and 8 rows fill their bucket; one row is refused and runs as it is
-    assert static.batch == {**expected, "padded_rows": 17}
+    assert static.batch == eager.batch
     refused = "1 of 3 forwards run eagerly, refused by the graph: bucket 4 is over 2 times the 1 tokens"
     assert refused in static.note
     assert refused not in eager.note
@@ -229,7 +229,9 @@ def test_a_cell_that_never_got_to_a_run_has_a_record_too(uniform):
     assert (one.status, one.reason, one.samples_ns) == ("out_of_memory", "the weights do not fit", {})
     same = ("key", "group", "label", "engine", "geometry", "ranks", "variant", "environment", "argv")
     assert [getattr(one, name) for name in same] == [getattr(uniform[0], name) for name in same]
-    assert one.batch == {name: value for name, value in uniform[0].batch.items() if name != "padded_rows"}
+    assert one.batch == {
+        name: value for name, value in uniform[0].batch.items() if name not in ("padded_rows", "rank_rows")
+    }
     assert one.note == ["a note of the session"]
 
 
@@ -237,10 +239,10 @@ def test_a_cell_that_never_got_to_a_run_has_a_record_too(uniform):
 
 
 def of_timings(*timings, rule=None, monitor=None, **typed):
-    """The record of one cell with these timings, a rank each."""
+    """The record of one cell with these timings, a rank of one stretch each."""
     opened = session(rule=rule or StopRule())
     run = allocated(opened, geometry=TINY, graph=False, reuse="on", **typed)
-    cell = CellRun(run.runs[0].cell, timings=list(timings), clocks=monitor)
+    cell = CellRun(run.runs[0].cell, timings=[[timing] for timing in timings], clocks=monitor)
     return record(cell, run)
 
 
@@ -299,6 +301,14 @@ def test_ranks_are_cut_to_the_fewest_samples_and_the_step_is_their_maximum():
         {"step_period": [0, 0], "host_submit": [0, 0]},
     ]
     assert one.samples_ns == {"step_period": [15, 20], "host_submit": [2, 2]}
+
+
+def test_ranks_wait_for_each_other_in_every_forward():
+    run = allocated(session(), geometry=TINY, graph=False, reuse="on", batch="2", dep_simulated="2")
+    early, late = [timing((10, 10)), timing((50, 60))], [timing((40, 30)), timing((20, 20))]
+    one = record(CellRun(run.runs[0].cell, timings=[early, late]), run)
+    assert one.rank_samples_ns == [{"step_period": [60, 70]}, {"step_period": [60, 50]}]
+    assert one.samples_ns == {"step_period": [40 + 50, 30 + 60]}  # not 60 and 70
 
 
 def test_a_record_of_a_gpu_says_so():

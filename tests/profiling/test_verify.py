@@ -43,7 +43,8 @@ def test_reused_heads_equal_a_fresh_dequant(eager):
     _, watch = observe(eager, "on")
     # layer 2 reads the head of source 1, layer 5 that of source 4
     assert watch.heads == 2
-    assert watch.check() == Check("reused heads", True, "2 reused heads equal a fresh dequant byte for byte")
+    assert watch.check(2) == Check("reused heads", True, "2 reused heads equal a fresh dequant byte for byte")
+    assert watch.check(3) == Check("reused heads", False, "2 heads were reused, expected 3")
 
 
 def test_without_reuse_there_is_no_head_to_compare(eager):
@@ -63,7 +64,7 @@ def test_a_head_that_changed_in_one_bit_is_stale(eager):
 
     _, watch = observe(eager, "on", run=spoil_after_layer_4)
     assert watch.stale == [5]
-    assert watch.check() == Check("reused heads", False, "1 of 2 reused heads differ, first in layer 5")
+    assert watch.check(2) == Check("reused heads", False, "1 of 2 reused heads differ, first in layer 5")
 
 
 # outputs
@@ -282,3 +283,52 @@ def test_padding_that_changes_the_choice_of_top_k_is_seen(padded, monkeypatch):
     check = compare_live_rows(padded)
     assert not check.passed
     assert "top-k agrees to 0." in check.detail
+
+
+def test_a_share_of_bytes_is_one_of_those_written():
+    """Every byte written is wrong, and the pool around it is large: no share of the pool may hide that."""
+
+    def reference(x, cache):
+        cache[1, : len(x)] = x
+
+    store = Kernel("store", None, reference, None, {"cache": Tolerance(share=0.999)}, ())
+    cache = torch.zeros(100, 100, dtype=torch.uint8)
+    x = torch.arange(1, 6, dtype=torch.uint8)
+    audit = KernelAudit(SMALL)
+    tensors = {"x": x, "cache": cache}
+    audit(Range(layer=0, op="store"), store, Provider("triton", None), tensors, lambda: reference(x + 100, cache))
+    assert not audit.check().passed
+
+
+def test_a_byte_written_where_the_reference_writes_none_is_wrong():
+    def reference(x, cache):
+        cache[1, : len(x)] = x
+
+    store = Kernel("store", None, reference, None, {"cache": Tolerance(share=0.9)}, ())
+    cache = torch.zeros(9, 100, dtype=torch.uint8)
+    x = torch.arange(1, 6, dtype=torch.uint8)
+
+    def stray():
+        reference(x, cache)
+        cache[7, 50] = 9
+
+    audit = KernelAudit(SMALL)
+    audit(Range(layer=0, op="store"), store, Provider("triton", None), {"x": x, "cache": cache}, stray)
+    assert not audit.check().passed
+
+
+# missing work
+
+
+@pytest.mark.parametrize("part", ["project", "compress"])
+def test_a_cache_write_that_does_not_happen_shows(eager, part):
+    """Earlier runs have left the right bytes in the caches; a run that writes none of them must not find them."""
+    whole, _ = observe(eager, "on")
+    step = eager.steps["on", "fused"]
+
+    def without(forward):
+        run_pieces([piece for piece in step.pieces(forward.live) if piece.name != f"layer 4 {part}"])
+
+    got, _ = observe(eager, "on", run=without)
+    assert not verify.compare("replay", got, whole).passed
+    assert verify.compare("again", observe(eager, "on")[0], whole).passed
