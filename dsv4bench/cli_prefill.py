@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK
 from dsv4bench.cli_progress import progress
 from dsv4bench.dashboards import tables
-from dsv4bench.dashboards.plan_table import plan_table
+from dsv4bench.dashboards.plan_table import plan_tables
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling import sweep
 from dsv4bench.profiling.session import Session, open_session
@@ -20,7 +20,7 @@ from dsv4bench.results.compare import compare, pairs
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, finished_keys, open_store, read_records, resume_store, run_directory
 from dsv4bench.workloads.cells import Group, cells
-from dsv4bench.workloads.dry_run import Planned, planned
+from dsv4bench.workloads.dry_run import as_plain, plan_notes, planned
 from dsv4bench.workloads.memory import free_bytes, refuse_too_large
 from dsv4bench.workloads.options import PrefillArguments, PrefillOptions, prefill_options
 
@@ -128,29 +128,16 @@ def _incomplete(record: Record) -> bool:
 
 
 def _print_plan(plan: Sequence[Group], options: PrefillOptions, form: str) -> None:
-    if form in ("json", "jsonl"):
-        raise UsageError(f"--format {form}: a plan is a table; expected table, md or csv")
+    """Print the plan as tables, or as plain objects: one array ("json"), one a line ("jsonl")."""
     rows = [one for group in plan for one in planned(group, options.samples)]
-    refused = sorted({reason for row in rows for reason in row.refusals})
-    notes = [*options.notes, *(f"the graph refuses: {reason}" for reason in refused)]
-    tables.show_tables([plan_table([_plain(row) for row in rows], notes)], form, sys.stdout)
-
-
-def _plain(row: Planned) -> dict[str, Any]:
-    variant, load = row.cell.variant, row.cell.load
-    return {
-        "requests": len(load.requests),
-        "rows": row.rows,
-        "forwards": row.forwards,
-        "prefix": "mixed" if load.prefix is None else load.prefix,
-        "mode": variant.graph_mode if variant.graph else "eager",
-        "reuse": variant.reuse,
-        "kv": variant.kv.name,
-        "compressor": variant.compressor,
-        "step_ns": row.step_ns,
-        "cell_ns": row.cell_ns,
-        "memory_bytes": row.memory.total_bytes,
-    }
+    plain = [as_plain(row) for row in rows]
+    if form == "json":
+        print(json.dumps(plain, indent=1, allow_nan=False))
+    elif form == "jsonl":
+        for one in plain:
+            print(json.dumps(one, allow_nan=False))
+    else:
+        tables.show_tables(plan_tables(plain, [*options.notes, *plan_notes(rows)]), form, sys.stdout)
 
 
 def _tell(*lines: str) -> None:

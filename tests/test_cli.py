@@ -105,7 +105,6 @@ BAD = {
     "--resume a-file": "--resume a-file: no such directory",
     "--resume . --out new": "--out new: --resume . already says where records go",
     "--format tabel": "--format tabel: expected one of table, md, csv, json, jsonl (did you mean 'table'?)",
-    "--dry-run --json": "--format json: a plan is a table; expected table, md or csv",
 }
 
 

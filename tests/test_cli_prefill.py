@@ -106,12 +106,16 @@ def test_a_dry_run_prints_a_modelled_plan_and_runs_nothing(run, tmp_path, monkey
     found = run("--batch", "1..4", "--dry-run")
     assert (found.code, found.err) == (0, "")
     head, columns, *rows = found.out.splitlines()
-    assert head.startswith("plan: 12 cells, about ")
+    assert head.startswith("plan: 12 cells of the attention stack, about ")
     assert head.endswith("(modelled)")
-    assert columns.split()[:5] == ["batch", "rows", "fwd", "prefix", "mode"]
-    assert [row.split()[:6] for row in rows[:4]] == [
-        ["1", "4", "1", "60", mode, reuse] for mode in ("eager", "breakable") for reuse in ("off", "on")
+    assert columns.split()[:5] == ["batch", "rows", "fwd", "mode", "reuse"]
+    assert [row.split()[:5] for row in rows[:4]] == [
+        ["1", "4", "1", mode, reuse] for mode in ("eager", "breakable") for reuse in ("off", "on")
     ]
+    words = " ".join(found.out.split())
+    assert "prefix 60, chunk 8192, ranks 1, kv v41+fp4, compressor fused, provider torch" in words
+    assert "modelled at assumed CPU rates, nothing of it measured here" in words
+    assert "Saving of reuse per step, attention stack (modelled)" in words
     assert max(map(len, found.out.splitlines())) <= 80
     assert list(tmp_path.iterdir()) == []
 
@@ -119,7 +123,29 @@ def test_a_dry_run_prints_a_modelled_plan_and_runs_nothing(run, tmp_path, monkey
 def test_a_dry_run_says_what_the_graph_refuses(run):
     found = run("--dry-run", "--format", "md", lengths=("--extend", "1", "--prefix", "60,17000"))
     assert "the graph refuses: bucket 4 is over 2 times the 1 tokens" in found.out
-    assert found.out.startswith("**plan: 8 cells")
+    assert found.out.startswith("**plan: 8 cells of the attention stack")
+    assert found.out.count("| breakable | off | refused |  |") == 2
+
+
+def test_the_time_of_a_plan_leaves_out_what_the_graph_refuses(run):
+    lengths = ("--extend", "1", "--prefix", "60", "--samples", "1")
+    both, eager = (json.loads(run("--dry-run", "--json", *mode, lengths=lengths).out) for mode in ((), ("--no-graph",)))
+    assert [one["status"] for one in both] == ["planned", "planned", "refused", "refused"]
+    assert both[:2] == eager
+    titles = [run("--dry-run", *mode, lengths=lengths).out.splitlines()[0] for mode in ((), ("--no-graph",))]
+    assert titles[0].split("about")[1] == titles[1].split("about")[1]
+
+
+def test_a_dry_run_as_json_is_plain_objects_labelled_modelled(run, tmp_path):
+    found = run("--batch", "1,2", "--no-graph", "--dry-run", "--json")
+    assert (found.code, found.err) == (0, "")
+    plan = json.loads(found.out)
+    assert [(one["label"], one["requests"], one["reuse"]) for one in plan] == [
+        ("modelled", batch, reuse) for batch in (1, 2) for reuse in ("off", "on")
+    ]
+    lines = run("--batch", "1,2", "--no-graph", "--dry-run", "--format", "jsonl").out.splitlines()
+    assert [json.loads(line) for line in lines] == plan
+    assert list(tmp_path.iterdir()) == []
 
 
 # exit codes

@@ -1,40 +1,104 @@
-"""The plan of `--dry-run` as a table: every figure in it is modelled."""
+"""The plan of `--dry-run` as tables: its cells, and what reuse should save of each load; every figure is modelled."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dsv4bench.dashboards.cells import grouped
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
-from dsv4bench.units import format_bytes, format_ns
+from dsv4bench.results.compare import NOT_RESOLVABLE
+from dsv4bench.units import format_bytes, format_ns, format_percent, format_us
 
-COLUMNS = (
-    Column("batch", ("requests",)),
-    Column("rows", ("rows",)),
-    Column("fwd", ("forwards",)),
-    Column("prefix", ("prefix",)),
-    Column("mode", ("mode",), right=False),
-    Column("reuse", ("reuse",), right=False),
-    Column("kv", ("kv",), right=False),
-    Column("compr", ("compressor",), right=False),
-    Column("step", ("step_ns",)),
-    Column("cell", ("cell_ns",)),
-    Column("memory", ("memory_bytes",)),
-)
+Planned = Mapping[str, Any]
+
+BATCH = {"requests": "batch", "rows": "rows", "forwards": "fwd"}
+# an axis is a column to be read where it varies, and is named under the table where it does not; CSV holds every one
+LOAD_AXES = {name: name for name in ("geometry", "extend", "prefix", "chunk", "ranks", "kv", "fault")}
+HOW_AXES = {"compressor": "compr", "provider": "provider"}
+MODE = {"mode": "mode", "reuse": "reuse"}
+WORDS = ("geometry", "kv", "fault", *HOW_AXES, *MODE)
+# most paired differences measured on an H200 have an interval wider than this share of the step (results/)
+RESOLVABLE_SHARE = 0.005
 
 
-def plan_table(planned: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> Table:
-    """Return the table of planned cells: mappings with the names of `COLUMNS`, times in ns and memory in bytes."""
-    total_ns = sum(one["cell_ns"] for one in planned)
-    title = f"plan: {len(planned)} cells, about {format_ns(total_ns, 2)} of running (modelled)"
-    return Table(title, COLUMNS, tuple(_row(one) for one in planned), tuple(notes))
+def plan_tables(planned: Sequence[Planned], notes: Sequence[str]) -> list[Table]:
+    """Return the table of planned cells and that of their loads' savings.
+
+    `planned` are mappings as the plan's JSON shows them: times in ns (None for a cell that the graph refuses), memory
+    in bytes, shares of 1. The total is of the cells that run.
+    """
+    return [_cell_table(planned, notes), *([_saving_table(planned)] if planned else [])]
 
 
-def _row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
-    texts = {
-        "step_ns": format_ns(one["step_ns"], 3),
-        "cell_ns": format_ns(one["cell_ns"], 2),
-        "memory_bytes": format_bytes(one["memory_bytes"]),
-    }
-    names = [name for column in COLUMNS for name in column.names]
-    return tuple(cell(one[name], texts.get(name)) for name in names)
+def _cell_table(planned: Sequence[Planned], notes: Sequence[str]) -> Table:
+    total_ns = sum(one["cell_ns"] or 0 for one in planned)
+    title = f"plan: {len(planned)} cells of the attention stack, about {format_ns(total_ns, 2)} of running (modelled)"
+    axes = {**BATCH, **LOAD_AXES, **MODE, **HOW_AXES}
+    columns = (
+        *_columns(axes, planned),
+        *(Column(name, (f"{name}_ns",)) for name in ("step", "cell")),
+        Column("memory", ("memory_bytes",)),
+        Column("", ("status",)),
+        Column("", ("label",)),
+    )
+    rows = tuple((*(cell(one[name]) for name in axes), *_figures(one)) for one in planned)
+    return Table(title, columns, rows, (*_settings(planned), *notes))
+
+
+def _saving_table(planned: Sequence[Planned]) -> Table:
+    """Return what reuse saves of each load: how a cell is launched changes nothing about that."""
+    axes = {**BATCH, **LOAD_AXES}
+    columns = (
+        *_columns(axes, planned),
+        Column("rows saved", ("saved_rows",)),
+        Column("bytes saved", ("saved_bytes",)),
+        Column("time saved", ("saved_ns",)),
+        Column("of the step", ("saved_share",)),
+    )
+    loads = [same[0] for same in grouped(planned, lambda one: tuple(one[name] for name in axes))]
+    rows = tuple((*(cell(one[name]) for name in axes), *_savings(one)) for one in loads)
+    notes = [*_stack_share(planned), "of the step: of the load's first cell above, without reuse"]
+    if any(one["saved_share"] < RESOLVABLE_SHARE for one in loads):
+        notes.append(f"? {NOT_RESOLVABLE} is to be expected: under {format_percent(RESOLVABLE_SHARE)} of the step")
+    return Table("Saving of reuse per step, attention stack (modelled)", columns, rows, tuple(notes))
+
+
+def _columns(axes: Mapping[str, str], planned: Sequence[Planned]) -> list[Column]:
+    shared = _shared(planned)
+    return [Column("" if name in shared else title, (name,), right=name not in WORDS) for name, title in axes.items()]
+
+
+def _settings(planned: Sequence[Planned]) -> list[str]:
+    """Return one line of what all cells share, and one of the stack's share of the FLOPs."""
+    words = [f"{name} {value}" for name, value in _shared(planned).items() if value is not None]
+    return [", ".join(words), *_stack_share(planned)] if words else _stack_share(planned)
+
+
+def _shared(planned: Sequence[Planned]) -> dict[str, Any]:
+    """Return the axes with one value only."""
+    values = {name: {one[name] for one in planned} for name in (*LOAD_AXES, *HOW_AXES)}
+    return {name: next(iter(found)) for name, found in values.items() if len(found) == 1}
+
+
+def _stack_share(planned: Sequence[Planned]) -> list[str]:
+    shares = sorted(one["stack_share"] for one in planned)
+    about = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (*shares[:1], *shares[-1:])))
+    return [f"attention stack only: about {about} of the FLOPs of v41-flash's layers (modelled)"] if shares else []
+
+
+def _figures(one: Planned) -> tuple[Cell, ...]:
+    step = one["status"] if one["step_ns"] is None else format_ns(one["step_ns"], 3)
+    whole = "" if one["cell_ns"] is None else format_ns(one["cell_ns"], 2)
+    memory = cell(one["memory_bytes"], format_bytes(one["memory_bytes"]))
+    return cell(one["step_ns"], step), cell(one["cell_ns"], whole), memory, cell(one["status"]), cell(one["label"])
+
+
+def _savings(one: Planned) -> tuple[Cell, ...]:
+    mark = " ?" if one["saved_share"] < RESOLVABLE_SHARE else ""
+    return (
+        cell(one["saved_rows"]),
+        cell(one["saved_bytes"], format_bytes(one["saved_bytes"])),
+        cell(one["saved_ns"], format_us(one["saved_ns"])),
+        cell(one["saved_share"], format_percent(one["saved_share"]) + mark),
+    )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from dsv4bench.units import format_ns, format_rate
 from dsv4bench.workloads.batch import Batch
 from dsv4bench.workloads.buckets import Refusal
 from dsv4bench.workloads.cells import Cell, Group
+from dsv4bench.workloads.geometry import V41_FLASH
 from dsv4bench.workloads.memory import Memory, estimate
-from dsv4bench.workloads.model import ceilings_of, forward_ns, reuse_saving
+from dsv4bench.workloads.model import attention_share, ceilings_of, forward_ns, reuse_saving
 
 USUAL_SAMPLES = 10  # fewest samples where sampling stops by its own rule
 OTHER_RUNS = 8  # runs of a step besides its samples: two verifications, warm-up, counting
@@ -18,20 +22,30 @@ OTHER_RUNS = 8  # runs of a step besides its samples: two verifications, warm-up
 class Planned:
     """One planned cell; every figure is `modelled`.
 
-    `refusals` are the reasons of the forwards that the graph would not take; `step_ns` sums the slowest rank of every
-    forward; `cell_ns` is all runs of the cell, rank after rank; `saved_rows` and `saved_bytes` are what reuse saves;
-    `memory` is taken once by all cells of the group.
+    `refusals` are the reasons of the forwards that the graph would not take; a cell whose every forward is refused does
+    not run: its times are None. `step_ns` sums the slowest rank of every forward; `cell_ns` is all runs of the cell,
+    rank after rank. `saved_rows` and `saved_bytes` are what reuse saves on all ranks, `saved_ns` what it saves of the
+    step, its launches apart, and `saved_share` that time as a share of the step without reuse. `stack_share` is the
+    stack's share of the FLOPs of v41-flash's layers. `memory` is taken once by all cells of the group.
     """
 
     cell: Cell
     rows: int
     forwards: int
     refusals: tuple[str, ...]
-    step_ns: float
-    cell_ns: float
+    step_ns: float | None
+    cell_ns: float | None
     saved_rows: int
     saved_bytes: int
+    saved_ns: float
+    saved_share: float
+    stack_share: float
     memory: Memory
+
+    @property
+    def refused(self) -> bool:
+        """Whether the graph takes none of the forwards, so that the cell does not run."""
+        return len(self.refusals) == self.forwards
 
 
 def planned(group: Group, samples: int | None) -> tuple[Planned, ...]:
@@ -40,22 +54,85 @@ def planned(group: Group, samples: int | None) -> tuple[Planned, ...]:
     return tuple(_planned(cell, samples, memory) for cell in group)
 
 
+def as_plain(row: Planned) -> dict[str, Any]:
+    """Return a planned cell as plain values, labelled "modelled"; `extend` and `prefix` are "mixed" if they differ."""
+    cell, load, variant = row.cell, row.cell.load, row.cell.variant
+    return {
+        "label": "modelled",
+        "status": "refused" if row.refused else "planned",
+        "geometry": cell.geometry.name,
+        "requests": len(load.requests),
+        "extend": "mixed" if load.extend is None else load.extend,
+        "prefix": "mixed" if load.prefix is None else load.prefix,
+        "source": load.source,
+        "rows": row.rows,
+        "forwards": row.forwards,
+        "chunk": cell.chunk,
+        "ranks": cell.ranks,
+        "mode": variant.graph_mode if variant.graph else "eager",
+        "reuse": variant.reuse,
+        "kv": variant.kv.name,
+        "compressor": variant.compressor,
+        "provider": variant.provider,
+        "fault": variant.fault,
+        **{name: getattr(row, name) for name in ("step_ns", "cell_ns", "saved_rows", "saved_bytes", "saved_ns")},
+        "saved_share": row.saved_share,
+        "stack_share": row.stack_share,
+        "memory_bytes": row.memory.total_bytes,
+        "refusals": list(row.refusals),
+    }
+
+
+def plan_notes(rows: Sequence[Planned]) -> list[str]:
+    """Return what must be read with a plan: the assumed rates, and what a graph refuses."""
+    rates = {row.cell.device: ceilings_of(row.cell.device) for row in rows}
+    return [
+        *(
+            f"modelled at {one.name}, nothing of it measured here: {format_rate(one.bytes_per_s)} of bytes moved,"
+            f" {format_ns(one.launch_ns, 1)} a launch"
+            for one in rates.values()
+        ),
+        *(f"the graph refuses: {reason}" for reason in sorted({reason for row in rows for reason in row.refusals})),
+    ]
+
+
 def _planned(cell: Cell, samples: int | None, memory: Memory) -> Planned:
-    times = [[_forward_ns(cell, batch) for batch in forward] for forward in cell.run_forwards]
-    busy = [batch for forward in cell.forwards for batch in forward if batch.live]
-    savings = [reuse_saving(cell.geometry, batch, cell.variant.kv.extra) for batch in busy]
+    times = _times_ns(cell)
+    refusals = tuple(pad.reason for pad in cell.graph_forwards if isinstance(pad, Refusal))
+    runs = len(refusals) < len(times)
+    extra = cell.variant.kv.extra
+    savings = [[reuse_saving(cell.geometry, batch, extra) for batch in ranks] for ranks in cell.forwards]
+    rate = ceilings_of(cell.device).bytes_per_s
+    saved_ns = sum(max(saving.ns(rate) for saving in ranks) for ranks in savings)
+    before_ns = _step_ns(_times_ns(replace(cell, variant=replace(cell.variant, reuse="off"))))
     return Planned(
         cell=cell,
         rows=cell.load.rows,
         forwards=len(times),
-        refusals=tuple(pad.reason for pad in cell.graph_forwards if isinstance(pad, Refusal)),
-        step_ns=sum(max(ranks) for ranks in times),
-        cell_ns=((samples or USUAL_SAMPLES) + OTHER_RUNS) * sum(sum(ranks) for ranks in times),
-        saved_rows=sum(saving.rows for saving in savings),
-        saved_bytes=sum(saving.bytes for saving in savings),
+        refusals=refusals,
+        step_ns=_step_ns(times) if runs else None,
+        cell_ns=((samples or USUAL_SAMPLES) + OTHER_RUNS) * sum(map(sum, times)) if runs else None,
+        saved_rows=sum(saving.rows for ranks in savings for saving in ranks),
+        saved_bytes=sum(saving.bytes for ranks in savings for saving in ranks),
+        saved_ns=saved_ns,
+        saved_share=saved_ns / before_ns,
+        stack_share=_stack_share(cell),
         memory=memory,
     )
 
 
+def _times_ns(cell: Cell) -> list[list[float]]:
+    return [[_forward_ns(cell, batch) for batch in ranks] for ranks in cell.run_forwards]
+
+
 def _forward_ns(cell: Cell, batch: Batch) -> float:
     return forward_ns(cell.geometry, batch, cell.variant, ceilings_of(cell.device))
+
+
+def _step_ns(times: Sequence[Sequence[float]]) -> float:
+    return sum(max(ranks) for ranks in times)
+
+
+def _stack_share(cell: Cell) -> float:
+    first = next(batch for ranks in cell.forwards for batch in ranks if batch.live)
+    return attention_share(V41_FLASH, first, cell.variant)

@@ -1,50 +1,140 @@
-"""The table of a plan: what each column holds, and that every figure is called modelled."""
+"""The tables of a plan: what each column holds, which axes are shown, and that every figure is called modelled."""
+
+import csv
+import io
+
+import pytest
 
 from dsv4bench.dashboards.markdown import markdown
-from dsv4bench.dashboards.plan_table import COLUMNS, plan_table
+from dsv4bench.dashboards.plan_table import plan_tables
 from dsv4bench.dashboards.render import csv_text, plain
 
 EAGER = {
+    "label": "modelled",
+    "status": "planned",
+    "geometry": "v41-flash",
     "requests": 64,
+    "extend": 128,
+    "prefix": 65536,
+    "source": "uniform",
     "rows": 8192,
     "forwards": 1,
-    "prefix": 65536,
-    "mode": "breakable",
+    "chunk": 8192,
+    "ranks": 1,
+    "mode": "eager",
     "reuse": "off",
     "kv": "v41+fp4",
     "compressor": "fused",
+    "provider": "triton",
+    "fault": None,
     "step_ns": 251_400_000.0,
     "cell_ns": 9_400_000_000.0,
+    "saved_rows": 111_366_144,
+    "saved_bytes": 136 * 2**30,
+    "saved_ns": 34_458_000.0,
+    "saved_share": 0.137,
+    "stack_share": 0.43,
     "memory_bytes": 21 * 2**30,
+    "refusals": [],
 }
-MIXED = {**EAGER, "requests": 4, "rows": 71, "forwards": 12, "prefix": "mixed", "mode": "eager", "reuse": "on"}
+REFUSED = {
+    **EAGER,
+    "status": "refused",
+    "mode": "breakable",
+    "step_ns": None,
+    "cell_ns": None,
+    "refusals": ["too long"],
+}
+SMALL = {**EAGER, "requests": 1, "extend": 1024, "rows": 1024, "saved_rows": 1000, "saved_bytes": 2**20,
+         "saved_ns": 500.0, "saved_share": 0.00499, "stack_share": 0.41}  # fmt: skip
 
 
-def test_a_plan_says_how_many_cells_how_long_and_that_it_is_modelled():
-    assert plan_table([EAGER, MIXED], []).title == "plan: 2 cells, about 19 s of running (modelled)"
-    assert plan_table([], []).title == "plan: 0 cells, about 0 ns of running (modelled)"
+def test_a_plan_says_of_what_how_many_cells_how_long_and_that_it_is_modelled():
+    cells, savings = plan_tables([EAGER, {**EAGER, "reuse": "on"}], [])
+    assert cells.title == "plan: 2 cells of the attention stack, about 19 s of running (modelled)"
+    assert savings.title == "Saving of reuse per step, attention stack (modelled)"
+    (nothing,) = plan_tables([], [])
+    assert nothing.title == "plan: 0 cells of the attention stack, about 0 ns of running (modelled)"
 
 
 def test_a_plan_is_read_in_80_columns():
-    assert plain(plan_table([EAGER, MIXED], ["a note"])) == (
-        "plan: 2 cells, about 19 s of running (modelled)\n"
-        "batch rows fwd prefix mode      reuse kv      compr   step  cell    memory\n"
-        "   64 8192   1  65536 breakable off   v41+fp4 fused 251 ms 9.4 s 21.00 GiB\n"
-        "    4   71  12  mixed eager     on    v41+fp4 fused 251 ms 9.4 s 21.00 GiB\n"
+    cells, savings = plan_tables([EAGER, REFUSED, SMALL], ["a note"])
+    assert plain(cells) == (
+        "plan: 3 cells of the attention stack, about 19 s of running (modelled)\n"
+        "batch  rows  fwd  extend  mode       reuse     step   cell     memory\n"
+        "   64  8192    1     128  eager      off     251 ms  9.4 s  21.00 GiB\n"
+        "   64  8192    1     128  breakable  off    refused         21.00 GiB\n"
+        "    1  1024    1    1024  eager      off     251 ms  9.4 s  21.00 GiB\n"
+        "geometry v41-flash, prefix 65536, chunk 8192, ranks 1, kv v41+fp4, compressor\n"
+        "  fused, provider triton\n"
+        "attention stack only: about 41% to 43% of the FLOPs of v41-flash's layers\n"
+        "  (modelled)\n"
         "a note\n"
+    )
+    assert plain(savings) == (
+        "Saving of reuse per step, attention stack (modelled)\n"
+        "batch  rows  fwd  extend  rows saved  bytes saved  time saved  of the step\n"
+        "   64  8192    1     128   111366144    136.0 GiB    34458 us      13.70 %\n"
+        "    1  1024    1    1024        1000    1.000 MiB   0.5000 us     0.50 % ?\n"
+        "attention stack only: about 41% to 43% of the FLOPs of v41-flash's layers\n"
+        "  (modelled)\n"
+        "of the step: of the load's first cell above, without reuse\n"
+        "? not resolvable here is to be expected: under 0.50 % of the step\n"
     )
 
 
-def test_csv_has_plain_numbers_by_the_names_of_the_plan():
-    head, names, first, second, note = csv_text([plan_table([EAGER, MIXED], ["a note"])]).splitlines()
-    assert (head, note) == ("# plan: 2 cells, about 19 s of running (modelled)", "# a note")
-    assert names.split(",") == list(EAGER) == [name for column in COLUMNS for name in column.names]
-    assert first.split(",") == [str(value) for value in EAGER.values()]
-    assert second.split(",")[:6] == ["4", "71", "12", "mixed", "eager", "on"]
+@pytest.mark.parametrize("share", [0.005, 0.1])
+def test_a_saving_that_may_be_seen_is_not_doubted(share):
+    _, savings = plan_tables([{**EAGER, "saved_share": share}], [])
+    assert "?" not in plain(savings)
+
+
+VALUES = {"geometry": "mini", "extend": 8, "prefix": "mixed", "chunk": 4096, "ranks": 2, "kv": "v4",
+          "compressor": "torch", "provider": "torch"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_an_axis_is_a_column_where_it_varies_and_a_note_where_it_does_not(name):
+    cells, savings = plan_tables([EAGER, {**EAGER, name: VALUES[name]}], [])
+    title = {"compressor": "compr"}.get(name, name)
+    columns, rows = cells.shown()
+    place = [column.title for column in columns].index(title)
+    assert [row[place] for row in rows] == [str(EAGER[name]), str(VALUES[name])]
+    assert f"{name} " not in cells.notes[0]
+    # how a step is launched changes nothing about what reuse saves
+    assert len(savings.rows) == (1 if name in ("compressor", "provider") else 2)
+    (alone, _) = plan_tables([EAGER], [])
+    assert title not in [column.title for column in alone.shown()[0]]
+    assert f"{name} {EAGER[name]}" in alone.notes[0]
+
+
+def test_a_fault_is_named_where_there_is_one():
+    faulty, _ = plan_tables([{**EAGER, "fault": "wrong-row"}], [])
+    assert "fault wrong-row" in faulty.notes[0]
+    healthy, _ = plan_tables([EAGER], [])
+    assert "fault" not in healthy.notes[0]
+
+
+def test_csv_has_plain_numbers_by_the_names_of_the_plan_and_every_axis():
+    cells, savings = csv_text(plan_tables([EAGER, REFUSED], ["a note"])).split("\n\n")
+    assert cells.splitlines()[-1] == "# a note"
+    first, second = read(cells)
+    told = {name: str(value) for name, value in EAGER.items() if not name.startswith(("saved", "stack"))}
+    assert first == {name: told[name] for name in first} | {"fault": ""}
+    assert set(EAGER) - set(first) == {
+        *("source", "refusals", "stack_share", "saved_rows", "saved_bytes", "saved_ns", "saved_share"),
+    }
+    assert (second["status"], second["step_ns"], second["cell_ns"]) == ("refused", "", "")
+    (only,) = read(savings)
+    assert (only["saved_rows"], only["saved_ns"], only["kv"]) == ("111366144", "34458000.0", "v41+fp4")
+
+
+def read(block):
+    return list(csv.DictReader(io.StringIO("".join(f"{line}\n" for line in block.splitlines() if line[0] != "#"))))
 
 
 def test_markdown_aligns_figures_to_the_right():
-    lines = markdown(plan_table([EAGER], [])).splitlines()
-    assert lines[0] == "**plan: 1 cells, about 9.4 s of running (modelled)**"
-    assert lines[3] == "| ---: | ---: | ---: | ---: | --- | --- | --- | --- | ---: | ---: | ---: |"
-    assert lines[4].startswith("| 64 | 8192 | 1 | 65536 | breakable | off |")
+    lines = markdown(plan_tables([EAGER], [])[0]).splitlines()
+    assert lines[0] == "**plan: 1 cells of the attention stack, about 9.4 s of running (modelled)**"
+    assert lines[3] == "| ---: | ---: | ---: | --- | --- | ---: | ---: | ---: |"
+    assert lines[4].startswith("| 64 | 8192 | 1 | eager | off |")

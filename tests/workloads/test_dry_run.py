@@ -6,10 +6,10 @@ import pytest
 
 from dsv4bench.workloads.batch import Batch, Request, equal_requests
 from dsv4bench.workloads.cells import Cell, Load
-from dsv4bench.workloads.dry_run import planned
+from dsv4bench.workloads.dry_run import as_plain, plan_notes, planned
 from dsv4bench.workloads.geometry import V41_FLASH
 from dsv4bench.workloads.memory import estimate
-from dsv4bench.workloads.model import H200_CEILINGS, forward_ns, reuse_saving
+from dsv4bench.workloads.model import H200_CEILINGS, attention_share, forward_ns, reuse_saving
 from dsv4bench.workloads.variant import Variant
 
 ONE = Cell(V41_FLASH, Load(equal_requests(1, 8192, 0, 8192)), 8192, Variant(), device="cuda")
@@ -26,6 +26,14 @@ def test_one_forward():
     assert found.cell_ns == pytest.approx(20 * found.step_ns)
     assert (found.saved_rows, found.saved_bytes) == (237_568 - 20_480, (237_568 - 20_480) * 1312)
     assert found.memory == estimate((ONE,))
+    assert found.saved_ns == pytest.approx((237_568 - 20_480) * 1312 / 4.24e12 * 1e9)
+    assert found.stack_share == attention_share(V41_FLASH, ONE.forwards[0][0], Variant())
+
+
+def test_a_saving_is_a_share_of_the_step_without_reuse_on_both_sides():
+    off, on = (planned((replace(ONE, variant=Variant(reuse=reuse)),), 1)[0] for reuse in ("off", "on"))
+    assert off.step_ns > on.step_ns
+    assert off.saved_share == on.saved_share == off.saved_ns / off.step_ns
 
 
 def test_sampling_by_its_own_rule_takes_ten():
@@ -54,3 +62,46 @@ def test_ranks_run_one_after_another_and_the_slowest_makes_the_step():
 def test_a_graph_runs_the_rows_of_its_bucket():
     cell = replace(ONE, load=Load((Request(0, 0, 4200),)), variant=Variant(graph=True))
     assert planned((cell,), 1)[0].step_ns == ns(Request(0, 0, 4200), bucket=4608)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "mode", "refused"),
+    [(0, "breakable", False), (16_384, "breakable", True), (16_384, "full", False)],
+    ids=["in a bucket", "refused", "full graphs take any length"],
+)
+def test_a_cell_whose_every_forward_is_refused_has_no_time(prefix, mode, refused):
+    load = Load(equal_requests(1, 4096, prefix, 8192))
+    (found,) = planned((replace(ONE, load=load, variant=Variant(graph=True, graph_mode=mode)),), 3)
+    assert found.refused is refused
+    assert (found.step_ns is None, found.cell_ns is None) == (refused, refused)
+    assert found.saved_rows > 0
+    assert as_plain(found)["status"] == ("refused" if refused else "planned")
+
+
+def test_ranks_save_their_rows_together_and_the_time_of_the_one_that_saves_most():
+    load = Load((Request(0, 0, 8192), Request(1, 0, 1024), Request(2, 0, 512)))
+    (found,) = planned((replace(ONE, load=load, ranks=4),), samples=2)
+    extra = ONE.variant.kv.extra
+    savings = [reuse_saving(V41_FLASH, Batch((request,)), extra) for request in load.requests]
+    assert found.saved_rows == sum(saving.rows for saving in savings)
+    assert found.saved_ns == pytest.approx(savings[0].ns(4.24e12))
+
+
+def test_a_plan_as_plain_values_is_labelled_and_names_every_axis():
+    load = Load((Request(0, 0, 8192), Request(1, 0, 1024)), source="requests.jsonl")
+    found = as_plain(planned((replace(ONE, load=load, ranks=2),), 1)[0])
+    assert (found["label"], found["status"], found["refusals"]) == ("modelled", "planned", [])
+    assert (found["requests"], found["extend"], found["prefix"], found["source"]) == (2, "mixed", 0, "requests.jsonl")
+    assert (found["geometry"], found["chunk"], found["ranks"], found["provider"]) == ("v41-flash", 8192, 2, "torch")
+    assert (found["mode"], found["reuse"], found["kv"], found["fault"]) == ("eager", "on", "v41+fp4", None)
+    assert found["memory_bytes"] == estimate((replace(ONE, load=load, ranks=2),)).total_bytes
+
+
+def test_the_notes_name_the_assumed_rates_and_each_refusal_once():
+    long = Load(equal_requests(1, 4096, 16_384, 8192))
+    group = tuple(replace(ONE, load=long, variant=Variant(reuse=reuse, graph=True)) for reuse in ("off", "on"))
+    assert plan_notes(planned(group, 1)) == [
+        "modelled at assumed H200 rates, nothing of it measured here: 4.24 TB/s of bytes moved, 10 us a launch",
+        "the graph refuses: context 20480 is over the graph's limit of 16384",
+    ]
+    assert plan_notes([]) == []
