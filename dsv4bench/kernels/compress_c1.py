@@ -154,7 +154,9 @@ KERNEL = Kernel(
     cost=cost,
     outputs={
         "latent": Tolerance(rtol=2**-7, atol=2**-20, because="the order of the sum moves a value by one bf16 step"),
-        "cache": Tolerance(share=0.999, because="a latent that moved by one step may change its code"),
+        "cache": Tolerance(
+            share=0.999, gaps=codec.compressed_code_gaps, because="a latent that moved by one step may change its code"
+        ),
     },
     examples=(Shape(5, 2, "fp4", 256), Shape(3, 0, "v41", 64), Shape(6, 1, "v4", 2)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),

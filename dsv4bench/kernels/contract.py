@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import torch
 
+from dsv4bench.kernels.layout import INDEX_K, KVLayout
+
 Tensors = Mapping[str, Any]
 Call = Callable[[], None]
 
@@ -63,18 +65,23 @@ class Cost:
 class Tolerance:
     """How near an output must be to the reference's.
 
-    `share` of the elements must lie within `atol + rtol * |want|` (both 0: equal, NaN equal to NaN, -0 told from +0),
-    and none may be further away than `limit` codes where the output is a byte (None: no limit).
+    `share` of the elements must lie within `atol + rtol * |want|` (both 0: equal, NaN equal to NaN, -0 told from +0).
+    Where the output is a cache, `gaps` (got, want, page_size, layout) tells by how many codes its bytes are apart, and
+    none may be further apart than `limit` (specification 3.2).
     """
 
     rtol: float = 0.0
     atol: float = 0.0
     share: float = 1.0
-    limit: int | None = None
+    gaps: Callable[[torch.Tensor, torch.Tensor, int, KVLayout], torch.Tensor] | None = None
+    limit: int = 1
     because: str = ""
 
-    def deviation(self, got: torch.Tensor, want: torch.Tensor) -> str | None:
-        """Return None if `got` is near enough to `want`, else a sentence that says how far it is."""
+    def deviation(self, got: torch.Tensor, want: torch.Tensor, tensors: Tensors | None = None) -> str | None:
+        """Return None if `got` is near enough to `want`, else a sentence that says how far it is.
+
+        `tensors` are those of the call, which tell the layout of a cache; without them `gaps` is not asked.
+        """
         if got.shape != want.shape or got.dtype != want.dtype:
             return f"shape {tuple(got.shape)} {got.dtype}, expected {tuple(want.shape)} {want.dtype}"
         if got.numel() == 0:
@@ -88,11 +95,14 @@ class Tolerance:
                 f" expected {self.share:g}; first at {worst}:"
                 f" {got[tuple(worst)].item()!r}, expected {want[tuple(worst)].item()!r}"
             )
-        if self.limit is not None and got.dtype == torch.uint8:
-            gap = int((got.int() - want.int()).abs().max())
-            if gap > self.limit:
-                return f"a byte differs by {gap} codes, at most {self.limit} expected"
-        return None
+        return None if tensors is None else self._too_far(got, want, tensors)
+
+    def _too_far(self, got: torch.Tensor, want: torch.Tensor, tensors: Tensors) -> str | None:
+        if self.gaps is None:
+            return None
+        gaps = self.gaps(got, want, tensors["page_size"], tensors.get("layout", INDEX_K))
+        gap = int(gaps.max()) if gaps.numel() else 0
+        return f"a value differs by {gap} codes, at most {self.limit} expected" if gap > self.limit else None
 
     def _near(self, got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
         if not got.is_floating_point() or (self.rtol == 0 and self.atol == 0):

@@ -153,7 +153,15 @@ KERNEL = Kernel(
     inputs=inputs,
     reference=reference,
     cost=cost,
-    outputs={"cache": Tolerance(share=0.999, because="the order of the norm's sum may move a value by one bf16 step")},
+    outputs={
+        "cache": Tolerance(
+            share=0.999,
+            gaps=codec.code_gaps,
+            limit=2,
+            because="the order of the norm's sum may move a value by one bf16 step; the rule rounds twice, and where"
+            " the second scale is half the first, one code of the first rounding is two of the second",
+        )
+    },
     examples=(Shape(9, 2, 2, 64), Shape(5, 0, 1, 128)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
 )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.layout import V4, V41, V41_FP4
+from dsv4bench.kernels.layout import INDEX_K, V4, V41, V41_FP4
 from tests.kernels import golden
 
 SCALE_RULES = {"v4": codec.v4_scale, "v41": codec.v41_scale, "fp4": codec.fp4_scale}
@@ -260,3 +260,84 @@ def test_the_order_of_the_fma_is_pinned():
     exact, rounded = Fraction(1 + 2**-12) ** 2, Fraction(1 + 2**-11)
     assert Fraction(real) == exact - rounded == Fraction(1, 2**24)
     assert Fraction(imaginary) == Fraction(2 + 2**-10)
+
+
+# ---- how many codes two caches are apart
+
+
+def caches(layout, changes):
+    """Two caches of two pages with two slots; `changes` are (byte of a page, want, got)."""
+    want = torch.full((2, layout.page_bytes(2)), 0x38, dtype=torch.uint8)
+    got = want.clone()
+    for place, one, other in changes:
+        want[1, place], got[1, place] = one, other
+    return got, want
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "gaps"),
+    [
+        (V41, [(0, 0x7E, 0x7D)], [1]),
+        (V41, [(447, 0x01, 0x82)], [3]),
+        (V41, [(0, 0x80, 0x00)], [0]),
+        (V41, [(448, 0x01, 0x82), (511, 0x00, 0x70)], []),
+        (V41, [(512 + 31, 0x10, 0x12), (2 * 512, 120, 121), (2 * 512 + 16 + 1, 119, 117)], [1, 2, 2]),
+        (V41, [(5, 0x10, 0x20), (2 * 512, 120, 121)], [1]),
+        (V4, [(447, 0x38, 0x3A), (448, 0x38, 0x7F), (576, 0x38, 0x36)], [2, 2]),
+        (V4, [(384, 0x38, 0x7F), (2 * 576 + 6, 0x38, 0x39)], [1]),
+        (V41_FP4, [(0, 0x21, 0x31)], [0, 1]),
+        (V41_FP4, [(511, 0x21, 0x2A)], [3, 0]),
+        (V41_FP4, [(7, 0x21, 0x77), (8, 0x21, 0x23), (512, 0x40, 0x42)], [2, 2, 0]),
+        (INDEX_K, [(16, 0x80, 0x10), (2 * 64, 120, 124), (0, 0x00, 0x77)], [4, 0, 1]),
+    ],
+    ids=[
+        "v41 neighbours",
+        "v41 across zero",
+        "v41 both zeros",
+        "v41 rotated channels",
+        "v41 second row and two scales",
+        "v41 below a scale that moved",
+        "v4 rotated channels",
+        "v4 below a scale that moved",
+        "fp4 high nibble",
+        "fp4 low nibble across zero, last byte",
+        "fp4 below a scale that moved, and beside it",
+        "index key below a scale that moved, and beside it",
+    ],
+)
+def test_gaps_between_codes(layout, changes, gaps):
+    found = codec.code_gaps(*caches(layout, changes), 2, layout)
+    assert sorted(found.tolist()) == sorted(gaps)
+
+
+def test_gaps_of_what_a_compressor_wrote():
+    changes = [(0, 0x10, 0x20), (2 * 512, 120, 122)]
+    assert codec.compressed_code_gaps(*caches(V41, changes), 2, V41).tolist() == [2]
+    assert codec.compressed_code_gaps(*caches(V41_FP4, [(0, 0x21, 0x41)]), 2, V41_FP4).tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("limit", "layout"),
+    [(1, V4), (1, V41), (1, V41_FP4), (2, INDEX_K)],
+    ids=lambda value: str(getattr(value, "name", value)),
+)
+def test_a_step_of_bf16_before_the_rotation_moves_a_code_no_further(limit, layout):
+    """So much may a provider differ by whose sum of squares goes another way (specification 3.2)."""
+    generator = torch.Generator().manual_seed(20)
+    x = torch.randn(512, 128 if layout == INDEX_K else 512, generator=generator).bfloat16()
+    step = torch.randint(-1, 2, x.shape, generator=generator, dtype=torch.int16)
+    written = [rotated_rows(one, layout) for one in (x, (x.view(torch.int16) + step).view(torch.bfloat16))]
+    gaps = codec.code_gaps(*written, 64, layout)
+    assert len(gaps) > 100
+    assert int(gaps.max()) <= limit
+
+
+def rotated_rows(x, layout):
+    """The cache of rows that were rotated by as many radians as their number."""
+    angles = torch.arange(64)[:, None].expand(64, 32)
+    freqs = torch.stack([angles.cos(), angles.sin()], dim=-1).reshape(64, 64).contiguous()
+    rotated = codec.rotate_tail(x.float(), freqs, torch.arange(512) % 64).bfloat16().float()
+    rows = codec.index_pack(codec.fake_quant_index(rotated)) if layout == INDEX_K else codec.quantise(rotated, layout)
+    cache = torch.zeros(8, layout.page_bytes(64), dtype=torch.uint8)
+    codec.write_rows(cache, torch.arange(512), rows, 64, layout)
+    return cache

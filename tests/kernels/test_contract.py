@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from dsv4bench.kernels import CATALOGUE, kernel
+from dsv4bench.kernels import CATALOGUE, codec, kernel
 from dsv4bench.kernels.contract import TRITON, Kernel, Provider, Tolerance, same_bits, torch_provider
+from dsv4bench.kernels.layout import INDEX_K
 
 GUARD = 64  # elements of poison on both sides of a tensor
 POISON = 0xA5
@@ -101,7 +102,7 @@ def deviations(subject: Kernel, got: Tensors, expected: Expectation) -> dict[str
     for name, before in expected.before.items():
         if isinstance(before, torch.Tensor):
             want = expected.spoilt[name] if name in subject.outputs else before
-            found[name] = subject.outputs.get(name, Tolerance()).deviation(got[name], want)
+            found[name] = subject.outputs.get(name, Tolerance()).deviation(got[name], want, expected.before)
     return {name: text for name, text in found.items() if text}
 
 
@@ -183,6 +184,61 @@ def test_every_example_costs_something(name, generator):
         assert all(type(count) is int for count in counts)
         assert cost.flops >= 0
         assert min(cost.bytes_read, cost.bytes_written) > 0
+
+
+# ---- how many codes apart (specification 3.2), on writers that are wrong on purpose
+
+
+def places(tensors: Tensors, written: torch.Tensor) -> dict[str, tuple[int, ...]]:
+    """Return a place of the cache that holds data without rotation, and one that holds a scale, both written."""
+    layout, size = tensors.get("layout", INDEX_K), tensors["page_size"]
+    data, scales = codec.paged(written, size, layout)
+    page, slot = data.any(dim=2).nonzero()[-1].tolist()
+    _, base, stride = layout.strides(size)
+    channel = int(data[page, slot].nonzero()[0])
+    scale = int(scales[page, slot].nonzero()[0])
+    return {"data": (page, slot * layout.data_bytes + channel), "scale": (page, base + slot * stride + scale)}
+
+
+WRITERS = [
+    pytest.param(name, number, what, step, id=f"{name}-{example}-{what}")
+    for name, number, example, data_step in [
+        ("norm_rope_store", 0, "v4", 1),
+        ("norm_rope_store", 1, "v41", 1),
+        ("norm_rope_store", 2, "fp4", 16),
+        ("compress_c1", 0, "fp4", 16),
+        ("compress_c1", 1, "v41", None),
+        ("compress_c1", 2, "v4", None),
+        ("compress_c2", 0, "fp4", 16),
+        ("compress_c2", 1, "v41", None),
+        ("compress_c2", 2, "v4", None),
+        ("index_key", 0, "ratio 2", 16),
+    ]
+    for what, step in (("data", data_step), ("scale", 1))
+    if step
+]
+
+
+@pytest.mark.parametrize(("name", "number", "what", "step"), WRITERS)
+def test_as_many_codes_apart_as_its_limit_is_near_and_one_more_is_not(name, number, what, step):
+    subject, want = kernel(name), expected(name, number, "cpu")
+    written = want.spoilt["cache"] != want.before["cache"]
+    written &= want.spoilt["cache"] != POISON
+    place = places(want.before, written)[what]
+
+    def moved(codes: int):
+        def writer(**tensors):
+            subject.reference(**tensors)
+            byte = int(tensors["cache"][place])
+            magnitude = byte >> 4 & 7 if step == 16 else byte & 127
+            tensors["cache"][place] = byte + step * (codes if magnitude < 4 else -codes)
+
+        return torch_provider(writer)
+
+    limit = 2 if name == "index_key" else 1
+    check(subject, subject.examples[number], moved(limit), want, "cpu")
+    with pytest.raises(AssertionError, match=f"differs by {limit + 1} codes, at most {limit} expected"):
+        check(subject, subject.examples[number], moved(limit + 1), want, "cpu")
 
 
 # ---- the checks above, on a kernel that breaks its contract on purpose
