@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsv4bench.dashboards.cells import grouped, heading, notes_of, records_of, section, settings
+from dsv4bench.dashboards.cells import grouped, heading, notes_of, rank_rows, records_of, section, settings
 from dsv4bench.dashboards.style import arrow, time_unit
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells, interval_cell
@@ -14,6 +14,7 @@ from dsv4bench.results.record import Record
 from dsv4bench.units import format_percent
 
 SIDES = ("before", "after")
+LIVE_NOTE = "live: new tokens of the rank; an idle one has none"
 NOTES = (
     "step: the maximum over ranks in each sample, then the median",
     "slowest: the share of samples in which the rank was the last one",
@@ -33,30 +34,37 @@ def _rank_table(same: Sequence[Pair]) -> Table:
     columns = (
         *CELL_COLUMNS,
         Column("rank", ("rank",)),
+        Column("live", ("rank_rows",)),
         *(Column(f"{side} {unit}", (f"{side}_ns", f"{side}_low_ns", f"{side}_high_ns")) for side in SIDES),
         *(Column(name, tuple(f"{name}_{side}" for side in SIDES)) for name in ("slowest", "skew")),
     )
     rows = [row for pair, sides in times for row in _rank_rows(pair, sides, scale)]
     lines = notes_of(records_of(same))
     title = heading("Ranks, reuse off (before) and on (after)", same[0].any)
-    return Table(title, columns, tuple(rows), (settings(same[0].any), *NOTES, *lines))
+    live = [LIVE_NOTE] if any(rank_rows(pair.any) for pair in same) else []
+    return Table(title, columns, tuple(rows), (settings(same[0].any), *live, *NOTES, *lines))
 
 
 def _times(record: Record | None) -> RankTimes | None:
     if record is None or not record.rank_samples_ns:
         return None
-    return rank_times([samples[record.step_metric or ""] for samples in record.rank_samples_ns])
+    return rank_times([samples[record.step_metric or ""] for samples in record.rank_samples_ns], rank_rows(record))
 
 
 def _rank_rows(pair: Pair, sides: Sequence[RankTimes | None], scale: int) -> list[tuple[Cell, ...]]:
     rows = []
+    live = rank_rows(pair.any)
     for rank in range(max(len(side.ranks) for side in sides if side)):
         intervals = [interval_cell(side.ranks[rank] if side else None, scale) for side in sides]
         late = _shares([side.slowest[rank] if side else None for side in sides])
-        rows.append((*cell_cells(pair.any), cell(rank), *intervals, late, empty(2)))
+        rows.append((*cell_cells(pair.any), cell(rank), _live_cell(live, rank), *intervals, late, empty(2)))
     steps = [interval_cell(side.maximum if side else None, scale) for side in sides]
     skew = _shares([side.skew if side else None for side in sides])
-    return [*rows, (*cell_cells(pair.any), cell("step"), *steps, empty(2), skew)]
+    return [*rows, (*cell_cells(pair.any), cell("step"), empty(), *steps, empty(2), skew)]
+
+
+def _live_cell(live: Sequence[int] | None, rank: int) -> Cell:
+    return empty() if live is None else cell(live[rank], str(live[rank] or "idle"))
 
 
 def _shares(shares: Sequence[float | None]) -> Cell:

@@ -15,8 +15,7 @@ class RankTimes:
     """The ranks of a cell, times in nanoseconds, shares between 0 and 1.
 
     `slowest` says for each rank in what share of the samples it was the slowest; `skew` is how much longer the slowest
-    rank took than the median rank, as a share, in the median sample. A rank whose samples are all 0 was idle: it has
-    no part in the skew.
+    rank took than the median rank, as a share, in the median sample. An idle rank has no part in the skew.
     """
 
     ranks: list[Interval]
@@ -25,17 +24,23 @@ class RankTimes:
     slowest: list[float]
 
 
-def rank_times(samples_ns: Sequence[Sequence[int]]) -> RankTimes:
+def rank_times(samples_ns: Sequence[Sequence[int]], rows: Sequence[int] | None = None) -> RankTimes:
     """Summarise the samples of each rank; sample i of every rank belongs to the same step.
 
+    `rows` are the live rows of each rank: one without any is idle. Where they are not known (records from before they
+    were kept), a rank whose samples are all 0 is.
+
     The maximum is taken over ranks in each sample, then the median over samples: the median of one rank would leave out
-    that ranks take turns in being late. ValueError for ranks with different numbers of samples.
+    that ranks take turns in being late. ValueError for ranks with different numbers of samples, or rows of other ranks.
     """
     if len({len(one) for one in samples_ns}) != 1:
         raise ValueError("every rank needs the same number of samples")
+    if rows is not None and len(rows) != len(samples_ns):
+        raise ValueError(f"rows of {len(rows)} ranks, samples of {len(samples_ns)}")
     times = np.asarray(samples_ns, dtype=np.float64)  # [ranks, samples]
     longest = times.max(axis=0)
-    busy = times[times.any(axis=1)] if times.any() else np.ones_like(times)
+    at_work = times.any(axis=1) if rows is None else np.asarray(rows) > 0
+    busy = times[at_work] if times[at_work].any() else np.ones_like(times)
     late = np.bincount(times.argmax(axis=0), minlength=len(times)) / times.shape[1]
     return RankTimes(
         ranks=[median_interval(one) for one in samples_ns],

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -218,6 +219,37 @@ def test_ranks_are_shown_with_their_maximum_and_skew():
     assert "simulated" in table.title
     assert lines[2]["skew"] == "0.57 % -> 0.59 %"
     assert named(sweep(), "Ranks") == []
+
+
+def dealt_rows(rank_rows, padded):
+    """The dealt cells with the live rows of each rank and the padded rows of a rank."""
+    extra = {"rank_rows": rank_rows, "padded_rows": padded, "rows": sum(rank_rows or [4096])}
+    return [replace(one, batch={**one.batch, **extra}) for one in dealt()]
+
+
+def test_ranks_are_shown_with_their_live_rows_and_an_idle_one_is_named():
+    (table,) = named(dealt_rows([1000, 0], 1000), "Ranks")
+    assert [(line["rank"], line["live"]) for line in texts(table)] == [("0", "1000"), ("1", "idle"), ("step", "")]
+    assert "live: new tokens of the rank; an idle one has none" in table.notes
+    assert texts(table)[2]["skew"] == "0.00 %"  # one rank at work falls behind nobody
+    (without,) = named(dealt_rows(None, 2048), "Ranks")
+    assert "live" not in texts(without)[0]
+    assert not any(note.startswith("live") for note in without.notes)
+
+
+@pytest.mark.parametrize(
+    ("rank_rows", "padded", "shown"),
+    [
+        ([2048, 2048], 2048, "4096"),
+        ([3072, 1024], 3072, "4096"),
+        ([2000, 1000], 2048, "3000/2x2048"),
+        (None, 2304, "4096"),
+    ],
+    ids=["even", "uneven", "padded", "a record without the rows of ranks"],
+)
+def test_padding_of_dealt_cells_is_that_of_a_rank(rank_rows, padded, shown):
+    (table,) = named(dealt_rows(rank_rows, padded), "Step time")
+    assert texts(table)[0]["rows"] == shown
 
 
 def test_a_compressor_is_counted_beside_the_specification():

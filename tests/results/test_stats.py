@@ -99,6 +99,15 @@ def test_an_idle_rank_has_no_part_in_the_skew():
     assert rank_times([[0], [0]]).skew == 0
 
 
+def test_the_rows_of_a_rank_say_whether_it_was_idle_whatever_its_samples_are():
+    dummy = [[10, 10], [3, 3], [12, 12]]  # an idle rank of a graph runs a batch of padding
+    assert rank_times(dummy).skew == pytest.approx(12 / 10 - 1)
+    assert rank_times(dummy, rows=[64, 0, 64]).skew == pytest.approx(12 / 11 - 1)
+    assert rank_times(dummy, rows=[0, 0, 0]).skew == 0
+
+
 def test_ranks_need_equally_many_samples():
     with pytest.raises(ValueError, match="same number"):
         rank_times([[1, 2], [1]])
+    with pytest.raises(ValueError, match="rows of 1 ranks, samples of 2"):
+        rank_times([[1], [1]], rows=[4])
