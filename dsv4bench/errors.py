@@ -3,9 +3,7 @@
 DsvError
 ├── UsageError            the user asked for something impossible: one line, exit code 2
 ├── CellError             one cell cannot be measured: it becomes a record with a status and a reason
-│   ├── CellSkipped       it cannot run here (no device, provider missing, refused by a graph's rules)
-│   ├── CellWrong         it ran and its result is wrong: it gets no time
-│   └── CellOutOfMemory   it does not fit in the memory of this device
+│   └── CellSkipped       it cannot run here (no device, provider missing, refused by a graph's rules)
 ├── CaptureError          something that a CUDA graph cannot hold
 ├── RecordError           a results file that cannot be read: names the file and the line
 └── TraceFormatError      a trace that cannot be read: names the file, the place and what was expected
@@ -32,18 +30,6 @@ class CellSkipped(CellError):
     """A cell that cannot run here, with the reason."""
 
     status = "skipped"
-
-
-class CellWrong(CellError):
-    """A cell whose result is wrong; a wrong result has no speed."""
-
-    status = "wrong"
-
-
-class CellOutOfMemory(CellError):
-    """A cell that does not fit in the device's memory."""
-
-    status = "out_of_memory"
 
 
 class CaptureError(DsvError):

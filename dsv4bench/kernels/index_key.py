@@ -24,10 +24,9 @@ from dsv4bench.kernels import codec
 from dsv4bench.kernels.codec_triton import check_cache, fake_quant_index, pack_index_rows, store_index_rows
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import INDEX_K, ROPE_DIM
+from dsv4bench.kernels.layout import INDEX_DIM, INDEX_K, ROPE_DIM
 from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
 
-INDEX_DIM = 128  # channels of an index key
 WIDTH = tl.constexpr(INDEX_DIM)
 ROWS_PER_PROGRAM = 4  # one warp: 512 values
 

@@ -23,10 +23,9 @@ from dsv4bench.kernels import codec
 from dsv4bench.kernels.codec_triton import e2m1_decode, slot_offsets, ue8m0_decode, unpack_nibbles
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import FULL_PAGE, INDEX_K
+from dsv4bench.kernels.layout import FULL_PAGE, INDEX_DIM, INDEX_K
 from dsv4bench.kernels.row_triton import round_bf16
 
-INDEX_DIM = 128
 DIM, DATA, SCALES = tl.constexpr(INDEX_DIM), tl.constexpr(INDEX_K.data_bytes), tl.constexpr(INDEX_K.scale_bytes)
 FULL = tl.constexpr(FULL_PAGE)
 NOBODY = tl.constexpr(0x7FFFFFFF)  # no request, and no position

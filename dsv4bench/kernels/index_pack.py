@@ -20,10 +20,9 @@ from dsv4bench.kernels import codec
 from dsv4bench.kernels.codec_triton import check_cache, pack_index_rows, store_index_rows
 from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import INDEX_K
+from dsv4bench.kernels.layout import INDEX_DIM, INDEX_K
 from dsv4bench.kernels.row_triton import load_rows
 
-INDEX_DIM = 128  # channels of an index key
 WIDTH = tl.constexpr(INDEX_DIM)
 PAYLOAD, SCALES = tl.constexpr(INDEX_K.data_bytes), tl.constexpr(INDEX_K.scale_bytes)
 PACKED_ROWS = 4  # rows of a packing program: one warp, 512 values

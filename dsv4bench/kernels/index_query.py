@@ -18,10 +18,9 @@ from dsv4bench.kernels import codec
 from dsv4bench.kernels.codec_triton import fake_quant_index
 from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import ROPE_DIM
+from dsv4bench.kernels.layout import INDEX_DIM, ROPE_DIM
 from dsv4bench.kernels.row_triton import rotate_tail, round_bf16
 
-INDEX_DIM = 128
 DIM = tl.constexpr(INDEX_DIM)
 CHUNK_VALUES = 1 << 22  # values that the reference holds at once
 HEADS_PER_PROGRAM = 16

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 HEAD_DIM = 512  # channels of a KV row: K and V are the same row
 NOPE_DIM = 448  # channels without position
 ROPE_DIM = 64  # rotated channels, adjacent pairs (even real, odd imaginary)
+INDEX_DIM = 128  # channels of an index key and of one index-query head
 FULL_PAGE = 256  # tokens of a page of the full pool; a page of ratio r holds FULL_PAGE // r rows
 
 

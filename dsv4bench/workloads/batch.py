@@ -56,11 +56,6 @@ class Batch:
         return tuple(request.extend for request in self.requests)
 
     @property
-    def prefixes(self) -> tuple[int, ...]:
-        """Cached tokens of each request."""
-        return tuple(request.prefix for request in self.requests)
-
-    @property
     def seq_lens(self) -> tuple[int, ...]:
         """Tokens of each request after this forward."""
         return tuple(request.seq for request in self.requests)
@@ -110,11 +105,6 @@ def pack(requests: tuple[Request, ...], chunk: int, rank: int = 0) -> tuple[Batc
             done += taken
             room -= taken
     return tuple(Batch(tuple(forward), rank) for forward in forwards)
-
-
-def uniform(batch: int, extend: int, prefix: int, chunk: int) -> Batch:
-    """Return one forward of `batch` equal requests that fits the chunk budget; see `equal_requests`."""
-    return Batch(equal_requests(batch, extend, prefix, chunk))
 
 
 def equal_requests(batch: int, extend: int, prefix: int, chunk: int, ranks: int = 1) -> tuple[Request, ...]:

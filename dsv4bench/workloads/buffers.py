@@ -10,8 +10,9 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from dsv4bench.kernels.layout import HEAD_DIM
-from dsv4bench.workloads.geometry import INDEX_DIM, Geometry
+from dsv4bench.kernels.combine import width
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM
+from dsv4bench.workloads.geometry import Geometry
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,9 @@ class StepBuffers:
     candidates: torch.Tensor  # [rows, candidate_blocks] i32
     raw_1: torch.Tensor  # [rows, topk] i32: one shared top-k buffer per ratio (specification 1.2)
     raw_2: torch.Tensor  # [rows, topk] i32
-    indices: torch.Tensor  # [rows, ceil128(topk + window)] i32
+    indices: torch.Tensor  # [rows, topk + window, rounded up to 128] i32
     lens: torch.Tensor  # [rows] i32
-    window_indices: torch.Tensor  # [rows, ceil128(window)] i32: ratio 0, once per forward
+    window_indices: torch.Tensor  # [rows, window, rounded up to 128] i32: ratio 0, once per forward
     window_lens: torch.Tensor  # [rows] i32
     # the torch path of the ratio-2 compressor keeps its own
     split_kv: torch.Tensor  # [rows, 512] f32
@@ -63,11 +64,6 @@ class StepBuffers:
         for f in fields(self):
             tensor = getattr(self, f.name)
             tensor.fill_(float("nan") if tensor.is_floating_point() else 1)
-
-
-def ceil128(width: int) -> int:
-    """Return `width` rounded up to a multiple of 128, the block of the attention kernel (specification 6.2)."""
-    return -(-width // 128) * 128
 
 
 def make_buffers(geometry: Geometry, rows: int, device: torch.device, torch_path: bool) -> StepBuffers:
@@ -100,9 +96,9 @@ def make_buffers(geometry: Geometry, rows: int, device: torch.device, torch_path
         candidates=table(torch.int32, rows, geometry.candidate_blocks),
         raw_1=table(torch.int32, rows, topk),
         raw_2=table(torch.int32, rows, topk),
-        indices=table(torch.int32, rows, ceil128(topk + geometry.window)),
+        indices=table(torch.int32, rows, width(topk, geometry.window)),
         lens=table(torch.int32, rows),
-        window_indices=table(torch.int32, rows, ceil128(geometry.window)),
+        window_indices=table(torch.int32, rows, width(0, geometry.window)),
         window_lens=table(torch.int32, rows),
         split_kv=table(torch.float32, path_rows, HEAD_DIM),
         split_score=table(torch.float32, path_rows, HEAD_DIM),

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from dsv4bench.errors import UsageError
-from dsv4bench.kernels.layout import HEAD_DIM, ROPE_DIM
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM, ROPE_DIM
 
 MODEL_TYPES = ("deepseek_v41", "deepseek_v41_text")
 INDEX_PAGE = 64  # slots of an index-K page where no vendor kernel asks for another size (specification 2.1)
-INDEX_HEAD_DIM = 128
 
 # field of Geometry -> field of the config, for those that are copied as they stand
 WHOLE = {
@@ -29,7 +28,7 @@ WHOLE = {
 }
 LISTS = {"kv_sources": "kv_source_layer_ids", "index_sources": "index_source_layer_ids"}
 NUMBERS = {"rope_theta": "rope_theta", "compress_rope_theta": "compress_rope_theta", "eps": "rms_norm_eps"}
-FIXED = {"head_dim": HEAD_DIM, "qk_rope_head_dim": ROPE_DIM, "index_head_dim": INDEX_HEAD_DIM}
+FIXED = {"head_dim": HEAD_DIM, "qk_rope_head_dim": ROPE_DIM, "index_head_dim": INDEX_DIM}
 
 
 def looks_like_path(text: str) -> bool:

@@ -7,11 +7,10 @@ from functools import cache
 from typing import Literal
 
 from dsv4bench.errors import UsageError, nearest
-from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM, ROPE_DIM
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM
 from dsv4bench.workloads.config_file import looks_like_path, read_config
 
 RATIOS = (0, 1, 2)  # compress ratios that this version runs
-INDEX_DIM = 128  # channels of an index key and of one index-query head
 NO_CANDIDATES: Literal["none"] = "none"
 
 Candidates = Literal["none", "publish", "consume"]
@@ -68,21 +67,6 @@ class Geometry:
         return _layer_kinds(self)
 
     @property
-    def head_dim(self) -> int:
-        """Channels of a head and of a KV row."""
-        return HEAD_DIM
-
-    @property
-    def rope_dim(self) -> int:
-        """Rotated channels at the end of a head."""
-        return ROPE_DIM
-
-    @property
-    def index_dim(self) -> int:
-        """Channels of an index key."""
-        return INDEX_DIM
-
-    @property
     def attention_scale(self) -> float:
         """Factor on q.k before the softmax: 512^-0.5 (specification 6.4)."""
         return float(HEAD_DIM**-0.5)
@@ -96,10 +80,6 @@ class Geometry:
     def compressed_ratios(self) -> tuple[int, ...]:
         """The ratios other than 0 that the stack has, ascending."""
         return tuple(sorted(set(self.ratios) - {0}))
-
-    def page_rows(self, ratio: int) -> int:
-        """Return the rows of a page of `ratio`: a full page of 256 tokens holds 256 // ratio compressed rows."""
-        return FULL_PAGE // max(ratio, 1)
 
 
 @cache

@@ -17,8 +17,8 @@ from dsv4bench.workloads.buffers import make_buffers
 from dsv4bench.workloads.cells import UNIFORM, Cell, Group, Load
 from dsv4bench.workloads.model import BF16_BYTES, ROW_BYTES, compressed_rows, swa_rows, weight_bytes
 from dsv4bench.workloads.pools import Extent, PageTables, make_pools, page_counts
+from dsv4bench.workloads.sources import LOGITS_BYTES
 
-LOGITS_BYTES = GIB  # most that one tile of index logits takes (specification 6.5, torch path)
 RESERVE_BYTES = {"cuda": 2 * GIB, "cpu": GIB // 4}  # device context, captured graphs, temporaries
 META = torch.device("meta")  # tensors with a shape and no storage
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dsv4bench.kernels.contract import Cost
-from dsv4bench.kernels.layout import HEAD_DIM, INDEX_K, V41_FP4, KVLayout
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM, INDEX_K, V41_FP4, KVLayout
 from dsv4bench.units import NS_PER_S
 from dsv4bench.workloads.batch import Batch
-from dsv4bench.workloads.geometry import INDEX_DIM, Geometry, LayerKind
+from dsv4bench.workloads.geometry import Geometry, LayerKind
 from dsv4bench.workloads.variant import Variant
 
 BF16_BYTES = 2

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dsv4bench.kernels.layout import FULL_PAGE, INDEX_K, KVLayout
+from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM, INDEX_K, KVLayout
 from dsv4bench.workloads.geometry import Geometry
 from dsv4bench.workloads.variant import KVPair
 
@@ -144,6 +144,6 @@ def make_pools(geometry: Geometry, kv: KVPair, tables: PageTables, device: torch
 
 def _fresh_ring(requests: int, device: torch.device) -> torch.Tensor:
     rows = requests * RING_ROWS + RING_ROWS + 1
-    ring = torch.zeros(rows + rows % 2, 1024, device=device)
-    ring[:, 512:] = float("-inf")
+    ring = torch.zeros(rows + rows % 2, 2 * HEAD_DIM, device=device)
+    ring[:, HEAD_DIM:] = float("-inf")
     return ring

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM
-from dsv4bench.workloads.geometry import INDEX_DIM, LayerKind
+from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM, INDEX_DIM
+from dsv4bench.workloads.geometry import LayerKind
 from dsv4bench.workloads.ops import Ops
 from dsv4bench.workloads.pools import RING_ROWS, Extent, Pools
 from dsv4bench.workloads.weights import Model, SourceWeights

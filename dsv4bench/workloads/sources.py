@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM
+from dsv4bench.units import GIB
 from dsv4bench.workloads.geometry import LayerKind
 from dsv4bench.workloads.pools import RING_ROWS
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from dsv4bench.workloads.step import Step
     from dsv4bench.workloads.weights import SourceWeights
 
-LOGITS_BYTES = 1 << 30  # budget of one tile of logits (specification 6.5, torch path)
+LOGITS_BYTES = GIB  # budget of one tile of logits (specification 6.5, torch path)
 
 
 def project(step: Step, kind: LayerKind, rows: int) -> None:

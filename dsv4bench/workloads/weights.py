@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from dsv4bench.kernels.layout import HEAD_DIM
-from dsv4bench.workloads.geometry import INDEX_DIM, Geometry, LayerKind
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM
+from dsv4bench.workloads.geometry import Geometry, LayerKind
 
 
 @dataclass(frozen=True, slots=True)

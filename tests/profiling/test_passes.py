@@ -5,7 +5,7 @@ from itertools import groupby
 import pytest
 import torch
 
-from dsv4bench.errors import CaptureError, CellOutOfMemory, CellSkipped, CellWrong
+from dsv4bench.errors import CaptureError, CellError, CellSkipped
 from dsv4bench.profiling import counting
 from dsv4bench.profiling import graphs as graphs_module
 from dsv4bench.profiling import predict as predict_module
@@ -148,14 +148,13 @@ def test_running_out_of_memory_in_any_pass_ends_the_cells_of_the_group(monkeypat
     ("error", "status", "reason"),
     [
         (CellSkipped("no such device"), "skipped", "no such device"),
-        (CellWrong("two and two"), "wrong", "two and two"),
-        (CellOutOfMemory("too many rows"), "out_of_memory", "too many rows"),
+        (CellError("two and two"), "failed", "two and two"),
         (CaptureError("layer 3 project: boom"), "failed", "capture: layer 3 project: boom"),
         (RuntimeError("CUDA error\nsecond line"), "failed", "RuntimeError: CUDA error"),
         (ValueError(), "failed", "ValueError: no message"),
         (KeyError("dequant has no provider"), "failed", "KeyError: 'dequant has no provider'"),
     ],
-    ids=["skipped", "wrong", "memory", "capture", "run time", "no message", "any other"],
+    ids=["skipped", "failed", "capture", "run time", "no message", "any other"],
 )
 def test_an_error_becomes_a_record_with_a_status_and_a_reason(monkeypatch, error, status, reason):
     def fail(run):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsv4bench.errors import UsageError
-from dsv4bench.workloads.batch import Batch, Request, equal_requests, pack, uniform
+from dsv4bench.workloads.batch import Batch, Request, equal_requests, pack
 
 
 def test_rows_and_lengths_of_a_batch():
@@ -13,7 +13,6 @@ def test_rows_and_lengths_of_a_batch():
     assert batch.rows == batch.live == 13
     assert batch.pads == 0
     assert batch.extends == (7, 5, 1)
-    assert batch.prefixes == (100, 0, 33)
     assert batch.seq_lens == (107, 5, 34)
     assert batch.starts == (0, 7, 12)
     assert batch.context == 107
@@ -48,9 +47,9 @@ def test_a_bucket_holds_its_rows():
     ids=["one", "just fits", "halved", "64 at 8192", "remainder left out"],
 )
 def test_the_budget_is_split_evenly(batch, extend, chunk, each):
-    forward = uniform(batch, extend, 256, chunk)
-    assert forward.requests == tuple(Request(index, 256, each) for index in range(batch))
-    assert forward.rows <= chunk
+    requests = equal_requests(batch, extend, 256, chunk)
+    assert requests == tuple(Request(index, 256, each) for index in range(batch))
+    assert Batch(requests).rows <= chunk
 
 
 def test_the_split_is_by_the_fullest_rank():
@@ -59,7 +58,7 @@ def test_the_split_is_by_the_fullest_rank():
 
 def test_no_token_left_is_refused():
     with pytest.raises(UsageError, match="--chunk 8: no token for each of 9 requests, at least 9 expected"):
-        uniform(9, 1, 0, 8)
+        equal_requests(9, 1, 0, 8)
 
 
 def test_packing_by_hand():

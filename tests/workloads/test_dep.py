@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsv4bench.workloads.batch import Batch, Request, uniform
+from dsv4bench.workloads.batch import Batch, Request, equal_requests
 from dsv4bench.workloads.buckets import Refusal
 from dsv4bench.workloads.dep import deal, pad_forward, plan_ranks
 
-FIVE = uniform(5, 10, 0, 8192).requests
+FIVE = equal_requests(5, 10, 0, 8192)
 
 
 def test_whole_requests_go_round():

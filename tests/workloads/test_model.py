@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsv4bench.workloads.batch import Batch, Request, uniform
+from dsv4bench.workloads.batch import Batch, Request, equal_requests
 from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI
 from dsv4bench.workloads.model import (
     CPU_CEILINGS,
@@ -27,6 +27,11 @@ from dsv4bench.workloads.model import (
 )
 from dsv4bench.workloads.variant import KV_PAIRS, Variant
 from dsv4bench.workloads.weights import make_model
+
+
+def uniform(batch: int, extend: int, prefix: int, chunk: int) -> Batch:
+    return Batch(equal_requests(batch, extend, prefix, chunk))
+
 
 FRESH = uniform(1, 8192, 0, 8192)
 LAST_8K_OF_64K = uniform(1, 8192, 57_344, 8192)
