@@ -26,14 +26,33 @@ from dsv4bench.workloads.pools import Pools
 from dsv4bench.workloads.variant import Variant
 from dsv4bench.workloads.weights import Model
 
+# the parts of a layer, in the order in which they run
+INPUT = "input"
+PROJECT = "project"
+SOURCE_PROJECTIONS = "source projections"
+COMPRESS = "compress"
+INDEX_QUERIES = "index queries"
+TOP_K = "top-k"
+ATTENTION = "attention"
+OUTPUT = "output"
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a step: a segment that a graph may capture, or a break that runs eagerly."""
+    """A part of a step: a segment that a graph may capture, or a break that runs eagerly.
 
-    name: str
+    `part` is what it does and is the same in every layer; `layer` is None for a piece of no layer.
+    """
+
+    part: str
     kind: Literal["segment", "break"]
     run: Callable[[], None]
+    layer: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What an error message calls it, e.g. "layer 2 compress"."""
+        return self.part if self.layer is None else f"layer {self.layer} {self.part}"
 
 
 class Observer(Protocol):
@@ -106,22 +125,22 @@ class Step:
 
 
 def _layer_pieces(step: Step, kind: LayerKind, rows: int) -> list[Piece]:
-    def piece(name: str, where: Literal["segment", "break"], run: Callable[[Step, LayerKind, int], None]) -> Piece:
-        return Piece(f"layer {kind.layer} {name}", where, partial(run, step, kind, rows))
+    def piece(part: str, where: Literal["segment", "break"], run: Callable[[Step, LayerKind, int], None]) -> Piece:
+        return Piece(part, where, partial(run, step, kind, rows), kind.layer)
 
-    found = [piece("input", "segment", _input)] if kind.layer == 0 else []
-    found.append(piece("project", "segment", _project))
+    found = [piece(INPUT, "segment", _input)] if kind.layer == 0 else []
+    found.append(piece(PROJECT, "segment", _project))
     if kind.owns_kv or kind.owns_index:
-        found.append(piece("source projections", "break", sources.project))
+        found.append(piece(SOURCE_PROJECTIONS, "break", sources.project))
     if kind.owns_kv:
-        found.append(piece("compress", "segment", sources.compress))
+        found.append(piece(COMPRESS, "segment", sources.compress))
     if kind.owns_index:
-        found.append(piece("index queries", "segment", sources.index_queries))
+        found.append(piece(INDEX_QUERIES, "segment", sources.index_queries))
         # candidate consumers score a bounded number of positions, so upstream captures them
         where: Literal["segment", "break"] = "segment" if kind.candidates == "consume" else "break"
-        found.append(piece("top-k", where, sources.select))
-    found.append(piece("attention", "break", attention_core.attend))
-    found.append(piece("output", "segment", _output))
+        found.append(piece(TOP_K, where, sources.select))
+    found.append(piece(ATTENTION, "break", attention_core.attend))
+    found.append(piece(OUTPUT, "segment", _output))
     return found
 
 

@@ -9,6 +9,7 @@ import torch
 from dsv4bench.kernels import codec
 from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.geometry import V41_FLASH_MINI
+from dsv4bench.workloads.step import Piece
 from tests.workloads.stacks import DEEP, SHORT, batch, bits, cell, follow, hear, run, same, variant, written
 
 MIXED = ((13, 9), (0, 3), (40, 2))
@@ -79,7 +80,7 @@ def test_reuse_changes_no_byte_of_40_layers(deep):
 def test_breaks_and_captured_runs_of_40_layers(deep):
     """Specification 6.6: 40 attention cores, 8 source projections, 4 full top-k; segments between them."""
     pieces = deep.step(variant()).pieces(8)
-    breaks = [piece.name.split(" ", 2)[2] for piece in pieces if piece.kind == "break"]
+    breaks = [piece.part for piece in pieces if piece.kind == "break"]
     assert {name: breaks.count(name) for name in breaks} == {"attention": 40, "source projections": 8, "top-k": 4}
     runs = [kind for kind, _ in groupby(piece.kind for piece in pieces)]
     assert (runs.count("segment"), len(breaks)) == (49, 52)
@@ -101,6 +102,11 @@ def test_pieces_of_a_layer(deep, kind):
     pieces = deep.step(variant()).layer(DEEP.layers[layer], 8)
     names = [piece.name + ("*" if piece.kind == "break" else "") for piece in pieces]
     assert names == [f"layer {layer} {name}" for name in expected]
+
+
+def test_a_piece_of_no_layer_is_called_by_its_part():
+    piece = Piece("calls", "segment", print)
+    assert (piece.name, piece.part, piece.layer) == ("calls", "calls", None)
 
 
 def test_values_stay_in_range_over_40_layers():
@@ -143,7 +149,7 @@ def loaded(kv="v41"):
 
 
 def piece(step, layer, name):
-    (found,) = [one for one in step.layer(SHORT.layers[layer], LIVE) if one.name == f"layer {layer} {name}"]
+    (found,) = [one for one in step.layer(SHORT.layers[layer], LIVE) if (one.layer, one.part) == (layer, name)]
     return found
 
 
