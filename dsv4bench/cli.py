@@ -117,8 +117,7 @@ def show(
 
     form = _form(form, as_json)
     reading = read_records(path)
-    for warning in reading.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+    _warn(reading.warnings)
     if not reading.records:
         raise UsageError(f"{path}: no records here")
     tables.show(reading.records, form, sys.stdout)
@@ -134,7 +133,9 @@ def plot(
     from dsv4bench.results.frame import comparison_frame
     from dsv4bench.results.store import read_records
 
-    found = comparison_frame(read_records(path).records)
+    reading = read_records(path)
+    _warn(reading.warnings)
+    found = comparison_frame(reading.records)
     if found.empty:
         raise UsageError(f"{path}: no pair of reuse off and on to draw")
     folder = out or (path if path.is_dir() else path.parent)
@@ -161,6 +162,12 @@ def list_(as_json: options.Json = False) -> None:
     from dsv4bench.cli_machine import show_catalogue
 
     show_catalogue(as_json)
+
+
+def _warn(warnings: list[str]) -> None:
+    """Say on stderr what was left out of the records that were read."""
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def _axis(name: str, value: Any) -> Any:

@@ -3,12 +3,49 @@
 Storage has one unit per quantity: time in `_ns`, memory in `_bytes`, rates in bytes or FLOPs per second.
 """
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
+
+# units of a column or an axis of times: nanoseconds in one, and its name
+MILLISECONDS = (NS_PER_MS, "ms")
+MICROSECONDS = (NS_PER_US, "us")
+
+
+def time_unit(times_ns: Sequence[float]) -> tuple[int, str]:
+    """Return the unit for times that stand together, as its nanoseconds and its name: ms if the longest fills one."""
+    return MILLISECONDS if not times_ns or max(times_ns) >= NS_PER_MS else MICROSECONDS
+
+
+def in_unit(ns: Any, scale: int) -> Any:
+    """Return a time, or an array of them, in the unit of `scale` nanoseconds."""
+    return ns / scale
+
+
+def format_in_unit(ns: float | None, scale: int, signed: bool = False) -> str:
+    """Format a time as a bare number in the unit of `scale` nanoseconds, four significant digits; "" for None."""
+    if ns is None:
+        return ""
+    text = significant(in_unit(ns, scale), 4)
+    return f"+{text}" if signed and ns > 0 else text
+
+
+def format_plus_minus(ns: float, half_width_ns: float, scale: int, signed: bool = False) -> str:
+    """Format a time and its uncertainty as bare numbers in the unit of `scale` nanoseconds: "12.34 ±0.05".
+
+    As many decimals as four digits of the time need, or the first digit of the bound (to a thousandth of the unit).
+    """
+    value, half_width = in_unit(ns, scale), in_unit(half_width_ns, scale)
+    for_bound = math.ceil(-math.log10(half_width)) if half_width > 0 else 0
+    decimals = max(len(significant(value, 4).partition(".")[2]), min(for_bound, 3))
+    return f"{value:{'+' if signed and value else ''}.{decimals}f} ±{half_width:.{decimals}f}"
 
 
 def format_ns(ns: float | None, digits: int = 4) -> str:
@@ -19,14 +56,6 @@ def format_ns(ns: float | None, digits: int = 4) -> str:
         if abs(ns) >= scale:
             return f"{significant(ns / scale, digits)} {unit}"
     return f"{significant(ns, digits)} ns"
-
-
-def format_us(ns: float | None, signed: bool = False) -> str:
-    """Format nanoseconds as microseconds, with a sign where a difference is meant."""
-    if ns is None:
-        return "-"
-    text = significant(ns / NS_PER_US, 4)
-    return f"+{text} us" if signed and ns > 0 else f"{text} us"
 
 
 def format_bytes(count: float | None) -> str:

@@ -231,12 +231,13 @@ def test_show_prints_other_formats(run, records, form, begins):
     assert run("show", records, "--format", form).out.startswith(begins)
 
 
-def test_a_torn_last_line_is_a_warning_and_not_the_end(run, records):
+@pytest.mark.parametrize(("command", "printed"), [("show", "38 -> 4"), ("plot", "step-time.png")])
+def test_a_torn_last_line_is_a_warning_and_not_the_end(run, records, command, printed):
     file = records / "records.jsonl"
     file.write_text(file.read_text() + encode(record(2))[:50])
-    found = run("show", records)
+    found = run(command, records)
     assert found.code == 0
-    assert "38 -> 4" in found.out
+    assert printed in found.out
     (only,) = found.err.splitlines()
     assert only.startswith(f"warning: {file}:13: left out a torn last line")
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsv4bench.dashboards.cells import grouped, heading, notes_of, records_of, said_of, section, settings
-from dsv4bench.dashboards.style import arrow, number, time_unit
+from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import median_interval
-from dsv4bench.units import format_bytes
+from dsv4bench.units import format_bytes, format_in_unit, time_unit
 
 BYTES = {"peak_bytes": "peak", "workspace_bytes": "workspace", "pool_bytes": "pools"}
 GRAPH = {"memory_bytes": "graph_bytes", "capture_ns": "capture_ns"}
@@ -60,7 +60,7 @@ def _memory_row(pair: Pair, scale: int) -> tuple[Cell, ...]:
     graphs = [(record.graph if record else None) or {} for record in sides]
     return (
         *cell_cells(pair.any),
-        Cell(arrow(*(number(submit, scale) or None for submit in submits)), submits),
+        Cell(arrow(*(format_in_unit(submit, scale) or None for submit in submits)), submits),
         *(_size_cell([record.memory.get(name) if record else None for record in sides]) for name in BYTES),
         Cell(_checks([check for record in pair.records for check in record.checks]), checks),
         *(Cell("", tuple(graph.get(name) for graph in graphs)) for name in GRAPH),

@@ -8,7 +8,7 @@ from typing import Any
 from dsv4bench.dashboards.cells import grouped
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.compare import NOT_RESOLVABLE
-from dsv4bench.units import format_bytes, format_ns, format_percent, format_us
+from dsv4bench.units import NS_PER_US, format_bytes, format_in_unit, format_ns, format_percent
 
 Planned = Mapping[str, Any]
 
@@ -53,7 +53,7 @@ def _saving_table(planned: Sequence[Planned]) -> Table:
         *_columns(axes, planned),
         Column("rows saved", ("saved_rows",)),
         Column("bytes saved", ("saved_bytes",)),
-        Column("time saved", ("saved_ns",)),
+        Column("us saved", ("saved_ns",)),
         Column("of the step", ("saved_share",)),
     )
     loads = [same[0] for same in grouped(planned, lambda one: tuple(one[name] for name in axes))]
@@ -99,6 +99,6 @@ def _savings(one: Planned) -> tuple[Cell, ...]:
     return (
         cell(one["saved_rows"]),
         cell(one["saved_bytes"], format_bytes(one["saved_bytes"])),
-        cell(one["saved_ns"], format_us(one["saved_ns"])),
+        cell(one["saved_ns"], format_in_unit(one["saved_ns"], NS_PER_US)),
         cell(one["saved_share"], format_percent(one["saved_share"]) + mark),
     )

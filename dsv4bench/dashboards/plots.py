@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsv4bench.dashboards.style import AFTER_COLOUR, BEFORE_COLOUR, MUTED_COLOUR, PREDICTED_COLOUR, time_unit
+from dsv4bench.dashboards.style import AFTER_COLOUR, BEFORE_COLOUR, MUTED_COLOUR, PREDICTED_COLOUR
 from dsv4bench.errors import UsageError
 from dsv4bench.results.compare import NOT_RESOLVABLE
-from dsv4bench.units import NS_PER_US
+from dsv4bench.units import NS_PER_US, in_unit, time_unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,7 +120,7 @@ def _draw_differences(axes: Axes, part: pd.DataFrame) -> None:
     _draw(axes, told[~clear], "difference", NS_PER_US, label=NOT_RESOLVABLE, **hollow)
     guess = part.dropna(subset=["predicted_ns"])
     if len(guess):
-        heights = guess["predicted_ns"] / NS_PER_US
+        heights = in_unit(guess["predicted_ns"], NS_PER_US)
         axes.plot(guess["requests"], heights, "--", marker="_", color=PREDICTED_COLOUR, linewidth=1, label="predicted")
     _legend(axes)
 
@@ -144,8 +144,8 @@ def _draw(axes: Axes, rows: pd.DataFrame, name: str, scale: int, **style: Any) -
     if not len(rows):
         return
     middle = rows[f"{name}_ns"]
-    bounds = [(middle - rows[f"{name}_low_ns"]) / scale, (rows[f"{name}_high_ns"] - middle) / scale]
-    axes.errorbar(rows["requests"], middle / scale, yerr=bounds, capsize=3, **style)
+    bounds = [in_unit(far, scale) for far in (middle - rows[f"{name}_low_ns"], rows[f"{name}_high_ns"] - middle)]
+    axes.errorbar(rows["requests"], in_unit(middle, scale), yerr=bounds, capsize=3, **style)
 
 
 def _batch_axis(axes: Axes, frame: pd.DataFrame) -> None:

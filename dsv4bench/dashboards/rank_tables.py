@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsv4bench.dashboards.cells import grouped, heading, notes_of, rank_rows, records_of, section, settings
-from dsv4bench.dashboards.style import arrow, time_unit
+from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells, interval_cell
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.ranks import RankTimes, rank_times
 from dsv4bench.results.record import Record
-from dsv4bench.units import format_percent
+from dsv4bench.units import format_percent, time_unit
 
 SIDES = ("before", "after")
 LIVE_NOTE = "live: new tokens of the rank; an idle one has none"

@@ -16,12 +16,12 @@ from dsv4bench.dashboards.cells import (
     section,
     settings,
 )
-from dsv4bench.dashboards.style import number, plus_minus, time_unit
+from dsv4bench.dashboards.style import plus_minus
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.compare import NOT_RESOLVABLE, Comparison, Pair, compare
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import CONFIDENCE, Interval
-from dsv4bench.units import NS_PER_US, format_percent, format_rate
+from dsv4bench.units import NS_PER_US, format_in_unit, format_percent, format_rate, time_unit
 
 CELL_COLUMNS = (
     Column("batch", ("requests", "extend")),
@@ -97,7 +97,7 @@ def _time_row(one: Comparison, scale: int) -> tuple[Cell, ...]:
         interval_cell(one.after, scale, otherwise=_status(second)),
         interval_cell(one.difference, NS_PER_US, signed=True),
         _change_cell(one),
-        cell(one.predicted_ns, number(one.predicted_ns, NS_PER_US, signed=True)),
+        cell(one.predicted_ns, format_in_unit(one.predicted_ns, NS_PER_US, signed=True)),
         *(cell(value, "") for record in (first, second) for value in _outcome(record)),
     )
 

@@ -73,9 +73,9 @@ def test_a_plan_is_read_in_80_columns():
     )
     assert plain(savings) == (
         "Saving of reuse per step, attention stack (modelled)\n"
-        "batch  rows  fwd  extend  rows saved  bytes saved  time saved  of the step\n"
-        "   64  8192    1     128   111366144    136.0 GiB    34458 us      13.70 %\n"
-        "    1  1024    1    1024        1000    1.000 MiB   0.5000 us     0.50 % ?\n"
+        "batch  rows  fwd  extend  rows saved  bytes saved  us saved  of the step\n"
+        "   64  8192    1     128   111366144    136.0 GiB     34458      13.70 %\n"
+        "    1  1024    1    1024        1000    1.000 MiB    0.5000     0.50 % ?\n"
         "attention stack only: about 41% to 43% of the FLOPs of v41-flash's layers\n"
         "  (modelled)\n"
         "of the step: of the load's first cell above, without reuse\n"

@@ -6,7 +6,7 @@ import pytest
 
 from dsv4bench.dashboards.markdown import markdown
 from dsv4bench.dashboards.render import csv_text, plain, write_terminal
-from dsv4bench.dashboards.style import arrow, number, plus_minus, time_unit, yes
+from dsv4bench.dashboards.style import arrow, plus_minus, yes
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty, joined
 from dsv4bench.results.stats import Interval
 
@@ -105,12 +105,6 @@ def test_small_words():
         "1 -> 2",
         "- -> 2",
         "",
-    )
-    assert (number(None, 1), number(1500.0, 1000, signed=True), number(-1500.0, 1000)) == ("", "+1.500", "-1.500")
-    assert (time_unit([999_999.0]), time_unit([1.0, 1e6]), time_unit([])) == (
-        (1000, "us"),
-        (10**6, "ms"),
-        (10**6, "ms"),
     )
     assert (yes(True, "?"), yes(False, "?"), yes(None, "?")) == ("true", "false", "?")
     assert joined([1, 1, "2"]) == "1 2"
