@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from dsv4bench.kernels import codec
 from dsv4bench.kernels.layout import FULL_PAGE, INDEX_K, KVLayout
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.geometry import Geometry
@@ -29,8 +30,7 @@ def poison_slots(geometry: Geometry, pools: Pools, forward: Forward) -> None:
 
 
 def _spoil(cache: torch.Tensor, slots: torch.Tensor, page_size: int, layout: KVLayout) -> None:
-    data_stride, scale_base, scale_stride = layout.strides(page_size)
+    data, scales = codec.paged(cache, page_size, layout)
     page, index = slots // page_size, slots % page_size
-    cache[:, :scale_base].unflatten(1, (page_size, data_stride))[page, index] = POISON
-    scales = cache[:, scale_base : scale_base + page_size * scale_stride]
-    scales.unflatten(1, (page_size, scale_stride))[page, index] = POISON
+    data[page, index] = POISON
+    scales[page, index] = POISON
