@@ -95,9 +95,10 @@ class Tolerance:
                 f" expected {self.share:g}; first at {worst}:"
                 f" {got[tuple(worst)].item()!r}, expected {want[tuple(worst)].item()!r}"
             )
-        return None if tensors is None else self._too_far(got, want, tensors)
+        return None if tensors is None else self.too_far(got, want, tensors)
 
-    def _too_far(self, got: torch.Tensor, want: torch.Tensor, tensors: Tensors) -> str | None:
+    def too_far(self, got: torch.Tensor, want: torch.Tensor, tensors: Tensors) -> str | None:
+        """Return None if no code of a cache is over `limit` codes off, else a sentence; whole pages are expected."""
         if self.gaps is None:
             return None
         gaps = self.gaps(got, want, tensors["page_size"], tensors.get("layout", INDEX_K))

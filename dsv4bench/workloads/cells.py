@@ -52,7 +52,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One workload under one variant on one device, and how it is sampled (`samples`, `quick`: see `PrefillOptions`)."""
+    """One workload under one variant on one device, and how it is sampled (`samples`, `quick` of `PrefillOptions`)."""
 
     geometry: Geometry
     load: Load
