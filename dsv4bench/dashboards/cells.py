@@ -26,17 +26,11 @@ def batch_text(record: Record) -> str:
 
 
 def rows_text(record: Record) -> str:
-    """Return the rows of a cell's forwards, as live/padded where padding adds some.
-
-    Padded rows are those of a rank: with several ranks they stand as "4000/2x2048", where the fullest one was padded.
-    """
-    rows, padded = record.batch.get("rows"), record.batch.get("padded_rows") or 0
+    """Return the rows of a cell's forwards on all ranks, as live/padded where padding adds some."""
+    rows, padded = record.batch.get("rows"), record.batch.get("padded_rows")
     if rows is None:
         return ""
-    if record.ranks == 1:
-        return f"{rows}/{padded}" if padded > rows else f"{rows}"
-    fullest = max(rank_rows(record) or [padded])  # unknown: nothing is said of padding
-    return f"{rows}/{record.ranks}x{padded}" if padded > fullest else f"{rows}"
+    return f"{rows}/{padded}" if padded and padded > rows else f"{rows}"
 
 
 def rank_rows(record: Record) -> list[int] | None:

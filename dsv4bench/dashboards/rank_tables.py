@@ -11,12 +11,13 @@ from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells, interval_
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.ranks import RankTimes, rank_times
 from dsv4bench.results.record import Record
+from dsv4bench.results.stats import Interval, median_interval
 from dsv4bench.units import format_percent, time_unit
 
 SIDES = ("before", "after")
 LIVE_NOTE = "live: new tokens of the rank; an idle one has none"
 NOTES = (
-    "step: the maximum over ranks in each sample, then the median",
+    "step: the slowest rank of each forward, summed over forwards, in each sample; then the median",
     "slowest: the share of samples in which the rank was the last one",
     "skew: how much longer the slowest rank took than the median rank, idle ranks apart",
 )
@@ -30,7 +31,8 @@ def rank_tables(compared: Sequence[Pair]) -> list[Table]:
 
 def _rank_table(same: Sequence[Pair]) -> Table:
     times = [(pair, [_times(record) for record in (pair.before, pair.after)]) for pair in same]
-    scale, unit = time_unit([side.maximum.value for _, sides in times for side in sides if side])
+    steps = [step.value for pair in same for record in pair.records if (step := _step(record))]
+    scale, unit = time_unit(steps)
     columns = (
         *CELL_COLUMNS,
         Column("rank", ("rank",)),
@@ -51,6 +53,10 @@ def _times(record: Record | None) -> RankTimes | None:
     return rank_times([samples[record.step_metric or ""] for samples in record.rank_samples_ns], rank_rows(record))
 
 
+def _step(record: Record | None) -> Interval | None:
+    return median_interval(record.step_samples_ns) if record and record.step_samples_ns else None
+
+
 def _rank_rows(pair: Pair, sides: Sequence[RankTimes | None], scale: int) -> list[tuple[Cell, ...]]:
     rows = []
     live = rank_rows(pair.any)
@@ -58,7 +64,7 @@ def _rank_rows(pair: Pair, sides: Sequence[RankTimes | None], scale: int) -> lis
         intervals = [interval_cell(side.ranks[rank] if side else None, scale) for side in sides]
         late = _shares([side.slowest[rank] if side else None for side in sides])
         rows.append((*cell_cells(pair.any), cell(rank), _live_cell(live, rank), *intervals, late, empty(2)))
-    steps = [interval_cell(side.maximum if side else None, scale) for side in sides]
+    steps = [interval_cell(_step(record), scale) for record in (pair.before, pair.after)]
     skew = _shares([side.skew if side else None for side in sides])
     return [*rows, (*cell_cells(pair.any), cell("step"), empty(), *steps, empty(2), skew)]
 

@@ -1,4 +1,4 @@
-"""Times of ranks that run one synchronous step: the step lasts as long as its slowest rank, sample by sample."""
+"""Times of ranks that run one step together: what each takes, and how far the slowest falls behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class RankTimes:
     """
 
     ranks: list[Interval]
-    maximum: Interval
     skew: float
     slowest: list[float]
 
@@ -30,7 +29,7 @@ def rank_times(samples_ns: Sequence[Sequence[int]], rows: Sequence[int] | None =
     `rows` are the live rows of each rank: one without any is idle. Where they are not known (records from before they
     were kept), a rank whose samples are all 0 is.
 
-    The maximum is taken over ranks in each sample, then the median over samples: the median of one rank would leave out
+    The slowest rank is found in each sample, then the median taken over samples: the median of one rank would leave out
     that ranks take turns in being late. ValueError for ranks with different numbers of samples, or rows of other ranks.
     """
     if len({len(one) for one in samples_ns}) != 1:
@@ -38,13 +37,11 @@ def rank_times(samples_ns: Sequence[Sequence[int]], rows: Sequence[int] | None =
     if rows is not None and len(rows) != len(samples_ns):
         raise ValueError(f"rows of {len(rows)} ranks, samples of {len(samples_ns)}")
     times = np.asarray(samples_ns, dtype=np.float64)  # [ranks, samples]
-    longest = times.max(axis=0)
     at_work = times.any(axis=1) if rows is None else np.asarray(rows) > 0
     busy = times[at_work] if times[at_work].any() else np.ones_like(times)
     late = np.bincount(times.argmax(axis=0), minlength=len(times)) / times.shape[1]
     return RankTimes(
         ranks=[median_interval(one) for one in samples_ns],
-        maximum=median_interval(longest.tolist()),
         skew=float(np.median(busy.max(axis=0) / np.median(busy, axis=0))) - 1,
         slowest=late.tolist(),
     )

@@ -42,6 +42,7 @@ class Record:
     variant: dict[str, Any] = field(default_factory=dict)
     samples_ns: Samples = field(default_factory=dict)
     rank_samples_ns: list[Samples] | None = None
+    timing: dict[str, Any] | None = None
     predicted: dict[str, Any] | None = None
     counts: list[dict[str, Any]] = field(default_factory=list)
     counted_forwards: int | None = None
@@ -98,7 +99,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("schema", "ranks"), int),
     **dict.fromkeys(("note", "counts", "checks", "flags", "argv"), list),
     **dict.fromkeys(("batch", "variant", "samples_ns", "memory", "environment", "extra"), dict),
-    **dict.fromkeys(("predicted", "coverage", "graph", "clocks"), (dict, type(None))),
+    **dict.fromkeys(("timing", "predicted", "coverage", "graph", "clocks"), (dict, type(None))),
     "reason": (str, type(None)),
     "counted_forwards": (int, type(None)),
     "rank_samples_ns": (list, type(None)),

@@ -45,7 +45,7 @@ def dealt():
         ranks = [{"step_period": first}, {"step_period": second}]
         note = [SHARE, "ranks ran one after another on this device"]
         cell = record(4, reuse, label="simulated", ranks=2, samples_ns=times, rank_samples_ns=ranks, note=note)
-        found.append(replace(cell, batch={**cell.batch, "padded_rows": 2048, "rank_rows": [2048, 2048]}))
+        found.append(replace(cell, batch={**cell.batch, "padded_rows": 4096, "rank_rows": [2048, 2048]}))
     return found
 
 

@@ -222,32 +222,40 @@ def test_ranks_are_shown_with_their_maximum_and_skew():
 
 
 def dealt_rows(rank_rows, padded):
-    """The dealt cells with the live rows of each rank and the padded rows of a rank."""
+    """The dealt cells with the live rows of each rank and the padded rows of all."""
     extra = {"rank_rows": rank_rows, "padded_rows": padded, "rows": sum(rank_rows or [4096])}
     return [replace(one, batch={**one.batch, **extra}) for one in dealt()]
 
 
 def test_ranks_are_shown_with_their_live_rows_and_an_idle_one_is_named():
-    (table,) = named(dealt_rows([1000, 0], 1000), "Ranks")
+    (table,) = named(dealt_rows([1000, 0], 2000), "Ranks")
     assert [(line["rank"], line["live"]) for line in texts(table)] == [("0", "1000"), ("1", "idle"), ("step", "")]
     assert "live: new tokens of the rank; an idle one has none" in table.notes
     assert texts(table)[2]["skew"] == "0.00 %"  # one rank at work falls behind nobody
-    (without,) = named(dealt_rows(None, 2048), "Ranks")
+    (without,) = named(dealt_rows(None, 4096), "Ranks")
     assert "live" not in texts(without)[0]
     assert not any(note.startswith("live") for note in without.notes)
+
+
+def test_the_step_of_ranks_is_the_record_s_own_and_not_the_slowest_sum():
+    # in two forwards the ranks take turns: 5 + 9 and 8 + 4 ms, and the step waits in each: 8 + 9
+    ranks = [{"step_period": [14_000_000] * 6}, {"step_period": [12_000_000] * 6}]
+    cells = [replace(one, samples_ns={"step_period": [17_000_000] * 6}, rank_samples_ns=ranks) for one in dealt()]
+    (table,) = named(cells, "Ranks")
+    assert [line["before ms"] for line in texts(table)] == ["14.00 ±0.00", "12.00 ±0.00", "17.00 ±0.00"]
 
 
 @pytest.mark.parametrize(
     ("rank_rows", "padded", "shown"),
     [
-        ([2048, 2048], 2048, "4096"),
-        ([3072, 1024], 3072, "4096"),
-        ([2000, 1000], 2048, "3000/2x2048"),
-        (None, 2304, "4096"),
+        ([2048, 2048], 4096, "4096"),
+        ([2000, 1000], 4096, "3000/4096"),
+        ([1000, 0], 2048, "1000/2048"),
+        (None, 2048, "4096"),
     ],
-    ids=["even", "uneven", "padded", "a record without the rows of ranks"],
+    ids=["even", "padded", "an idle rank is padded", "an older record holds the padded rows of one rank"],
 )
-def test_padding_of_dealt_cells_is_that_of_a_rank(rank_rows, padded, shown):
+def test_padding_of_dealt_cells_is_that_of_all_ranks(rank_rows, padded, shown):
     (table,) = named(dealt_rows(rank_rows, padded), "Step time")
     assert texts(table)[0]["rows"] == shown
 

@@ -42,6 +42,7 @@ def test_a_contradiction_is_refused(changes, message):
         ({"key": 3}, "key: expected str, found 3"),
         ({"flags": "throttled"}, "flags: expected list"),
         ({"coverage": []}, "coverage: expected dict or null"),
+        ({"timing": ["events"]}, "timing: expected dict or null"),
         ({"ranks": True}, "ranks: expected int, found True"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -53,7 +54,7 @@ def test_a_value_of_another_kind_is_refused(changes, message):
 
 def test_only_key_and_status_are_needed():
     bare = Record(key="k", status="skipped", reason="no device")
-    assert (bare.schema, bare.counts, bare.samples_ns, bare.ranks) == (1, [], {}, 1)
+    assert (bare.schema, bare.counts, bare.samples_ns, bare.ranks, bare.timing) == (1, [], {}, 1, None)
 
 
 @pytest.mark.parametrize(

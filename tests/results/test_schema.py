@@ -47,6 +47,7 @@ def records(draw):
         variant=draw(objects),
         counts=draw(st.lists(count_rows, max_size=3)),
         checks=draw(st.lists(checks, max_size=2)),
+        timing=draw(st.none() | objects),
         predicted=draw(st.none() | objects),
         environment=draw(objects),
         argv=draw(st.lists(st.text(st.characters(), max_size=5), max_size=2)),
@@ -112,6 +113,7 @@ def test_a_file_of_schema_1_is_read():
         "op": "dequant_compressed", "kv_source": 2, "where": "eager",
         "calls": 6, "kernels": 6, "copies": 0, "sets": 0, "aten_ops": None,
     }  # fmt: skip
+    assert eager.timing is None  # this file was written before the field was
     assert eager.extra == {"from_a_later_minor_version": True}
     assert (refused.status, refused.reason, refused.samples_ns) == ("refused", "context over the limit", {})
 
