@@ -16,7 +16,7 @@ from dsv4bench.dashboards.plan_table import plan_tables
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling import sweep
 from dsv4bench.profiling.session import Session, open_session
-from dsv4bench.results.compare import compare, pairs
+from dsv4bench.results.compare import compare, pairs, without_place
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, finished_keys, open_store, read_records, resume_store, run_directory
 from dsv4bench.workloads.cells import Group, cells
@@ -87,13 +87,7 @@ def _run(plan: Sequence[Group], session: Session, store: Store, done: frozenset[
 
 def resume_command(arguments: Sequence[str], directory: Path) -> str:
     """Return the command that goes on with an interrupted run: the same one, with --resume in place of --out."""
-    kept: list[str] = []
-    skip = False
-    for argument in arguments:
-        if not skip and argument not in ("--out", "--resume") and not argument.startswith(("--out=", "--resume=")):
-            kept.append(argument)
-        skip = not skip and argument in ("--out", "--resume")
-    return shlex.join(["dsv4bench", *kept, "--resume", str(directory)])
+    return shlex.join(["dsv4bench", *without_place(arguments), "--resume", str(directory)])
 
 
 def _print(store: Store, plan: Sequence[Group], session: Session, request: Request) -> int:

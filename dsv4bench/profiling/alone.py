@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dsv4bench.profiling.capture import capture_full, warm_up
 from dsv4bench.profiling.graphs import Pool
 from dsv4bench.profiling.timing import Call, Clock, Subject
-from dsv4bench.workloads.geometry import LayerKind
-from dsv4bench.workloads.step import Piece, Step
+from dsv4bench.workloads.step import COMPRESS, Piece, Step
 
 ROUNDS = 5
 
@@ -22,14 +21,9 @@ def compressor_subject(step: Step, rows: int, pool: Pool) -> Subject | None:
     kind = next((kind for kind in step.geometry.layers if kind.owns_kv and kind.ratio == 2), None)
     if kind is None:
         return None
-    pieces = [piece for piece in step.layer(kind, rows) if is_compressor(piece, kind)]
+    pieces = [piece for piece in step.layer(kind, rows) if piece.part == COMPRESS]
     warm_up(pieces, pool.stream)
     return Subject.of(capture_full(pieces, pool.stream, pool.handle).replay, "compressor")
-
-
-def is_compressor(piece: Piece, kind: LayerKind) -> bool:
-    """Return whether a piece is the compressor of a layer."""
-    return piece.name == f"layer {kind.layer} compress"
 
 
 def time_per_round_ns(calls: Sequence[Call], clock: Clock, pool: Pool | None) -> float:

@@ -17,6 +17,7 @@ from dsv4bench.workloads.cells import Cell
 from dsv4bench.workloads.geometry import V41_FLASH
 from dsv4bench.workloads.model import attention_share
 
+LEAST_SAMPLES = 6  # with fewer, not even all samples together bound the median with 95 % confidence
 BEST_CASE = "full graph: best case, nobody ships it"
 
 
@@ -46,6 +47,7 @@ def record(run: CellRun, group: GroupRun) -> Record:
         variant=cell.variant.switches() | {"chunk": cell.chunk, "dep-simulated": cell.ranks, "seed": cell.seed},
         samples_ns=samples,
         rank_samples_ns=ranks if ok and cell.ranks > 1 else None,
+        timing=_timing(run, session) if ok else None,
         predicted=group.predicted if ok else None,
         counts=[dict(row) for row in run.counts.rows] if run.counts else [],
         counted_forwards=1 if run.counts else None,
@@ -207,6 +209,6 @@ def _flags(run: CellRun, rule: StopRule) -> list[str]:
         found.append(
             f"stopped after {format_ns(rule.timeout_ns, 2)}, interval wider than {format_percent(rule.half_width)}"
         )
-    if any(len(next(iter(timing.samples_ns.values()))) < rule.least_samples for timing in timings):
+    if any(len(next(iter(timing.samples_ns.values()))) < LEAST_SAMPLES for timing in timings):
         found.append("too few samples")
     return found

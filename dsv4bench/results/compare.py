@@ -15,6 +15,7 @@ from dsv4bench.results.counts import added
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import CONFIDENCE, Interval, median_interval, paired_difference
 
+PLACE = ("--out", "--resume")  # where a run writes
 NOT_RESOLVABLE = "not resolvable here"
 
 
@@ -65,11 +66,28 @@ class Comparison:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return the last record of every cell and machine, in the order of their first appearance."""
+    """Return the last record of every cell, machine and command, in the order of their first appearance.
+
+    A cell that two commands measured is two cells: each was interleaved with its own neighbours.
+    """
     found: dict[tuple[str, ...], Record] = {}
     for record in records:
-        found[(record.key, record.label, record.engine, record.machine)] = record
+        found[(record.key, record.label, record.engine, record.machine, _command(record))] = record
     return list(found.values())
+
+
+def _command(record: Record) -> str:
+    return json.dumps(without_place(record.argv))
+
+
+def without_place(arguments: Sequence[str]) -> list[str]:
+    """Return a command's arguments without where it wrote: a resumed run is the same command."""
+    kept, skip = [], False
+    for argument in arguments:
+        if not skip and argument not in PLACE and not argument.startswith(tuple(f"{name}=" for name in PLACE)):
+            kept.append(argument)
+        skip = not skip and argument in PLACE
+    return kept
 
 
 def pairs(records: Iterable[Record], switch: str, before: Any, after: Any) -> list[Pair]:
@@ -140,5 +158,6 @@ def _identity(record: Record, switch: str) -> str:
     ignored = {switch, "graph-mode"} if switch == "graph" or not record.variant.get("graph") else {switch}
     switches = {name: value for name, value in record.variant.items() if name not in ignored}
     batch = {name: record.batch.get(name) for name in ("requests", "extend", "prefix", "source")}
-    run = [record.group, record.label, record.engine, record.machine, record.environment.get("commit")]
+    code = [record.environment.get("commit"), record.environment.get("diff")]
+    run = [record.group, record.label, record.engine, record.machine, *code, _command(record)]
     return json.dumps([*run, record.geometry, record.ranks, batch, switches], sort_keys=True)

@@ -57,7 +57,7 @@ class Launches:
                 self.device.launch(piece.name, piece.run)
             step.ops.mark.exit(rng)
 
-        return Piece(piece.name, piece.kind, run)
+        return Piece(piece.part, piece.kind, run, piece.layer)
 
     def profile(self, run, device, where="eager"):
         """What a profiler sees of a run: the kernels launched outside of graphs by range, those of graphs in a sum."""

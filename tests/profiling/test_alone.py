@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dsv4bench.profiling.alone import ROUNDS, compressor_subject, is_compressor, time_per_round_ns
+from dsv4bench.profiling.alone import ROUNDS, compressor_subject, time_per_round_ns
 from dsv4bench.profiling.graphs import open_pool
 from dsv4bench.workloads.step import Piece, Step
 from tests.profiling.fake_cuda import FakeCuda
@@ -36,12 +36,6 @@ def test_on_a_gpu_the_rounds_are_one_graph(gpu):
     assert gpu.log.count("launch graph 1") == 2  # once after its capture, once measured
 
 
-def test_the_compressor_of_a_layer_is_one_piece():
-    kind = next(kind for kind in SMALL.layers if kind.layer == 3)
-    names = ["layer 3 compress", "layer 3 top-k", "layer 1 compress", "layer 13 compress"]
-    assert [is_compressor(Piece(name, "segment", print), kind) for name in names] == [True, False, False, False]
-
-
 def test_the_first_ratio_2_source_stands_for_all(gpu, monkeypatch):
     step = allocated(graph=False).steps["off", "fused"]
     asked = []
@@ -49,7 +43,7 @@ def test_the_first_ratio_2_source_stands_for_all(gpu, monkeypatch):
     def layer(step, kind, rows):
         asked.append((kind.layer, rows))
         names = ("project", "source projections", "compress", "attention")
-        return [Piece(f"layer {kind.layer} {name}", "segment", lambda name=name: gpu.launch(name)) for name in names]
+        return [Piece(name, "segment", lambda name=name: gpu.launch(name), kind.layer) for name in names]
 
     monkeypatch.setattr(Step, "layer", layer)
     subject = compressor_subject(step, 8, open_pool(CUDA))

@@ -261,10 +261,10 @@ TEN = (100,) * 10
         (timing(TEN, submit=(94,) * 10), []),
         (timing(TEN, submit=(95,) * 10), ["launch-bound"]),
         (timing(TEN, stop="timeout"), ["stopped after 15 s, interval wider than 1.00 %"]),
-        (timing(TEN[:9]), ["too few samples"]),
+        (timing(TEN[:5]), ["too few samples"]),
         (timing(TEN[:3], submit=(99,) * 3, stop="fixed"), ["launch-bound", "too few samples"]),
     ],
-    ids=["fine", "host is faster", "host is as slow", "timeout", "nine samples", "several"],
+    ids=["fine", "host is faster", "host is as slow", "timeout", "five samples", "several"],
 )
 def test_what_a_reader_must_know_of_a_time_is_a_flag(seen, flags):
     assert of_timings(seen).flags == flags

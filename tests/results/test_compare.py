@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dsv4bench.results.compare import compare, latest, pairs
+from dsv4bench.results.record import Record
 from tests.results.synthetic import counts, lost, ramp, record, row, sweep, with_variant
 
 
@@ -122,3 +123,21 @@ def test_an_added_copy_is_found():
     assert compare(pair).nothing_added is False
     assert compare(pair).added == ["other (kv_source 8, eager): copies 0 -> 1"]
     assert compare(*pairs(sweep()[:2], "reuse", "off", "on")).nothing_added is True
+
+
+def test_a_cell_of_two_commands_is_paired_within_each():
+    """Two runs of one cell were not interleaved with each other; a resumed run is the same command."""
+    first = ["dsv4bench", "prefill", "--batch", "1", "--out", "a"]
+    second = ["dsv4bench", "prefill", "--batch", "1,2", "--out=b"]
+    resumed = ["dsv4bench", "prefill", "--batch", "1", "--resume", "a"]
+    shared = {"group": "g", "samples_ns": {"step_period": [5] * 6}}
+
+    def one(reuse, argv):
+        return Record(key=f"key-{reuse}", status="ok", variant={"reuse": reuse}, argv=argv, **shared)
+
+    runs = [one("off", first), one("on", first), one("on", second)]
+    found = pairs(runs, "reuse", "off", "on")
+    assert [(pair.before, pair.after) for pair in found] == [(runs[0], runs[1]), (None, runs[2])]
+    again = [*runs[:2], one("off", resumed), one("on", resumed)]
+    (pair,) = pairs(again, "reuse", "off", "on")
+    assert (pair.before, pair.after) == (again[2], again[3])
