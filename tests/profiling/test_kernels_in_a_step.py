@@ -10,10 +10,11 @@ from dsv4bench.workloads.variant import KV_PAIRS, Variant
 from tests.workloads.stacks import SHORT, batch, cell
 
 
-@pytest.mark.parametrize("kv", KV_PAIRS)
-@pytest.mark.parametrize("compressor", ["fused", "torch"])
+@pytest.mark.parametrize(
+    ("kv", "compressor"), [("v4", "fused"), ("v41", "fused"), ("v41+fp4", "fused"), ("v41+fp4", "torch")]
+)
 def test_every_kernel_of_a_step_is_within_its_tolerance(triton_device, kv, compressor):
-    made = cell(SHORT, batch((7, 4), (130, 3), bucket=8), kv=kv, torch_path=True)
+    made = cell(SHORT, batch((7, 2), (130, 2), bucket=8), kv=kv, torch_path=True)
     step = made.step(Variant(kv=KV_PAIRS[kv], compressor=compressor, provider="triton"))
     audit = step.ops.audit = KernelAudit(SHORT)
     (forward,) = made.all_forwards()
