@@ -90,7 +90,7 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
     scope = f"attention stack only: about {share:.0%} of the FLOPs of {V41_FLASH.name}'s layers (modelled)"
     found = [*group.session.notes, scope]
     if run.graph and group.session.device.type != "cuda":
-        found += [STATIC, "the cell that was replayed and compared stands for its group"]
+        found += [STATIC, *(["the cell that was replayed and compared stands for its group"] if run.live else [])]
     if run.full:
         found.append(BEST_CASE)
     if run.graph and not run.full and run.live and group.refusals:

@@ -133,7 +133,8 @@ def _predicted(pair: Pair) -> float | None:
     if pair.before is None or pair.after is None or pair.before.variant.get("reuse") == pair.after.variant.get("reuse"):
         return None
     predicted = pair.after.predicted or pair.before.predicted
-    return None if predicted is None else -float(predicted["saved_ns"])
+    saved_ns = None if predicted is None else predicted.get("saved_ns")
+    return -float(saved_ns) if isinstance(saved_ns, int | float) else None
 
 
 def _unresolved(

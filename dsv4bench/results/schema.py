@@ -29,7 +29,7 @@ def decode(line: str | bytes, where: str) -> Record:
     """Read a record back from its line; RecordError names `where` ("file:line") and what is wrong there."""
     try:
         found = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError(f"{where}: not JSON: {error}") from None
     if not isinstance(found, dict):
         raise RecordError(f"{where}: expected an object, found {type(found).__name__}")

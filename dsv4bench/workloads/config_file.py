@@ -51,7 +51,7 @@ def _load(file: Path) -> dict[str, Any]:
         loaded = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"--geometry {file}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"--geometry {file}: not a JSON file ({error})") from error
     if not isinstance(loaded, dict):
         raise UsageError(f"--geometry {file}: expected a JSON object")

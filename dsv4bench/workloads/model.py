@@ -70,8 +70,17 @@ def swa_rows(batch: Batch, window: int) -> int:
 
 
 def dequants(geometry: Geometry, reuse: str) -> list[LayerKind]:
-    """Return the layers that dequantise a compressed region: all that have one, or with reuse the KV sources (1.2)."""
-    return [kind for kind in geometry.layers if kind.ratio and (kind.owns_kv or reuse == "off")]
+    """Return the layers that dequantise a compressed region: all that have one, or with reuse those that fill it anew.
+
+    The head holds one source's rows: it stays while layers of that source follow each other (in v41-flash from each
+    source to the next, 1.2), and any other layer in between, window-only ones included, takes it away (6.3).
+    """
+    found, head = [], None
+    for kind in geometry.layers:
+        if kind.ratio and (reuse == "off" or kind.kv_source != head):
+            found.append(kind)
+        head = kind.kv_source
+    return found
 
 
 def dequant_rows(geometry: Geometry, batch: Batch, reuse: str) -> int:

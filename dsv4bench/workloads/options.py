@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 
 import torch
 
@@ -84,6 +85,7 @@ def prefill_options(typed: PrefillArguments) -> PrefillOptions:
     quick = typed.quick or (device == "cpu" and typed.samples is None)
     divide = CPU_DIVIDE if typed.requests and device == "cpu" else 1
     reuse = word_axis("--reuse", typed.reuse, BEFORE_FIRST, every="both")
+    geometries = _geometries(typed.geometry, device)
     return PrefillOptions(
         batch=number_axis("--batch", typed.batch),
         extend=_lengths(typed, "extend", device, least=1),
@@ -97,13 +99,13 @@ def prefill_options(typed: PrefillArguments) -> PrefillOptions:
         kv=tuple(kv_pair(word) for word in _words(typed.kv)),
         compressor=word_axis("--compressor", typed.compressor, COMPRESSORS, every="both"),
         provider=_providers(typed.provider, device),
-        geometry=_geometries(typed.geometry, device),
+        geometry=geometries,
         ranks=number_axis("--dep-simulated", typed.dep_simulated),
         device=device,
         seed=_whole("--seed", typed.seed, least=0),
         samples=_samples(typed.samples, quick),
         quick=quick,
-        fault=_fault(typed.fault, reuse),
+        fault=_fault(typed.fault, reuse, geometries),
         notes=_notes(typed, device, divide, quick),
     )
 
@@ -153,13 +155,17 @@ def _geometries(text: Texts, device: str) -> tuple[Geometry, ...]:
     return tuple(geometry(word) for word in _words(text or default))
 
 
-def _fault(text: str, reuse: tuple[str, ...]) -> str | None:
-    """Return the fault to plant; faults are faults of the reuse, so a plan without it would look right."""
+def _fault(text: str, reuse: tuple[str, ...], geometries: tuple[Geometry, ...]) -> str | None:
+    """Return the fault to plant; where it could have no effect a plan would look right, so there it is refused."""
     if not text:
         return None
     (fault,) = word_axis("--fault", text, FAULTS)
     if "on" not in reuse:
         raise UsageError(f"--fault {fault}: --reuse off has nothing to plant it in; expected --reuse on or both")
+    for model in geometries if fault == "stale-head" else ():
+        # without the cache's pointer, two heads are told apart by their gather ids, which all sources of a ratio share
+        if not any(a.ratio and a.ratio == b.ratio and a.kv_source != b.kv_source for a, b in pairwise(model.layers)):
+            raise UsageError(f"--fault stale-head: {model.name} has no kv_source right after another of its ratio")
     return fault
 
 

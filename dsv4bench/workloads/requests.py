@@ -92,7 +92,7 @@ def _lines(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _object(where: str, line: str) -> dict[str, Any]:
     try:
         fields = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{where}: not JSON ({error})") from error
     if not isinstance(fields, dict):
         raise UsageError(f"{where}: expected a JSON object")

@@ -141,3 +141,9 @@ def test_a_cell_of_two_commands_is_paired_within_each():
     again = [*runs[:2], one("off", resumed), one("on", resumed)]
     (pair,) = pairs(again, "reuse", "off", "on")
     assert (pair.before, pair.after) == (again[2], again[3])
+
+
+@pytest.mark.parametrize("predicted", [{}, {"saved_ns": None}, {"saved_ns": "1"}], ids=str)
+def test_a_prediction_without_a_number_is_none(predicted):
+    sides = [replace(record(reuse=reuse), predicted=predicted) for reuse in ("off", "on")]
+    assert compare(*pairs(sides, "reuse", "off", "on")).predicted_ns is None

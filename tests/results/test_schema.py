@@ -122,3 +122,8 @@ def test_the_page_about_records_names_every_field():
     page = (OLD_FILE.parents[2] / "docs" / "records.md").read_text()
     table = page.split("## Fields")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(NAMES)
+
+
+def test_nesting_without_end_is_no_record():
+    with pytest.raises(RecordError, match="file:1: not JSON"):
+        decode("[" * 100_000, "file:1")

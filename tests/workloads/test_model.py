@@ -1,5 +1,7 @@
 """The byte and FLOP model against the table of specification 6.7 and counts by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -170,3 +172,12 @@ def test_a_modelled_time_is_bound_by_launches_or_by_work():
 
 def test_ceilings_by_device():
     assert (ceilings_of("cuda"), ceilings_of("cpu")) == (H200_CEILINGS, CPU_CEILINGS)
+
+
+def test_a_head_stays_only_while_layers_of_its_source_follow_each_other():
+    """Ratios and sources by hand: what lies between two layers of one source takes the head away."""
+    split = replace(V41_FLASH_MINI, ratios=(1, 1, 0, 1), kv_sources=(0,), index_sources=(0,), candidate_source=None)
+    assert [kind.layer for kind in dequants(split, "on")] == [0, 3]
+    woven = replace(split, ratios=(2, 1, 2, 1), kv_sources=(0, 1), index_sources=(0, 1))
+    assert [kind.layer for kind in dequants(woven, "on")] == [0, 1, 2, 3]
+    assert [kind.layer for kind in dequants(V41_FLASH_MINI, "on")] == [2, 8, 14, 20]

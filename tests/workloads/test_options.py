@@ -1,10 +1,12 @@
 """From what was typed to what was meant: defaults by device, refusals in one line."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from dsv4bench.errors import UsageError
-from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI
+from dsv4bench.workloads.geometry import GEOMETRIES, V41_FLASH, V41_FLASH_MINI
 from dsv4bench.workloads.options import PrefillArguments, prefill_options, resolve_device
 from dsv4bench.workloads.variant import KV_PAIRS
 
@@ -146,3 +148,15 @@ def test_bad_input_is_one_line(without_cuda, typed, message):
 
 def test_devices(with_cuda):
     assert [resolve_device(word) for word in ("auto", "cpu", "cuda")] == ["cuda", "cpu", "cuda"]
+
+
+def test_a_stale_head_that_could_not_show_is_refused(tmp_path, monkeypatch):
+    """One source of each ratio: the ids tell their heads apart, whatever the key leaves out."""
+    lonely = replace(
+        V41_FLASH_MINI, ratios=(0, 2, 2, 1, 1), kv_sources=(1, 3), index_sources=(1, 3), candidate_source=3
+    )
+    monkeypatch.setitem(GEOMETRIES, "lonely", lonely)
+    with pytest.raises(UsageError, match="no kv_source right after another of its ratio"):
+        prefill_options(PrefillArguments(fault="stale-head", geometry="lonely", device="cpu"))
+    assert prefill_options(PrefillArguments(fault="wrong-row", geometry="lonely", device="cpu")).fault == "wrong-row"
+    assert prefill_options(PrefillArguments(fault="stale-head", device="cpu")).fault == "stale-head"
