@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +21,6 @@ class Session:
     clock: Clock
     rule: StopRule
     mark: Mark
-    mark_name: str
     environment: dict[str, Any]
     argv: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -33,11 +31,6 @@ class Session:
         """What a cell's key names as the measuring code: the commit, and the hash of how the tree differs from it."""
         commit = self.environment.get("commit") or f"version {self.environment.get('dsv4bench')}"
         return f"{commit}+{self.environment.get('diff') or 'changes'}" if self.environment.get("dirty") else str(commit)
-
-    @property
-    def command(self) -> str:
-        """The command as it was typed."""
-        return shlex.join(self.argv)
 
 
 def open_session(
@@ -57,7 +50,6 @@ def open_session(
         clock=clock(device),
         rule=rule,
         mark=mark,
-        mark_name=name,
         environment=environment(device) | {"timing_mark": name},
         argv=argv,
         notes=notes,

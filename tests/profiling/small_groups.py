@@ -80,7 +80,6 @@ def session(**changes):
         clock=FakeClock(),
         rule=replace(QUICK, samples=2, sample_ns=1),
         mark=Silent(),
-        mark_name="silent",
         environment={"cpu": "a CPU", "commit": COMMIT, "dirty": False},
         argv=("dsv4bench", "prefill"),
         notes=("a note of the session",),
