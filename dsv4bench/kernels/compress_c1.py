@@ -21,10 +21,11 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.codec_triton import check_cache, paged_constants, store_compressed_rows
+from dsv4bench.kernels.arguments import expect_cache
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
+from dsv4bench.kernels.paged_triton import paged_constants, store_compressed_rows
 from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
 
 ROW = tl.constexpr(HEAD_DIM)
@@ -124,7 +125,7 @@ def _compress_c1(
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row, of one warp: its reductions then need no barrier."""
     kv, latent, cache = tensors["kv"], tensors["latent"], tensors["cache"]
-    check_cache(cache, tensors["layout"], tensors["page_size"])
+    expect_cache(cache, tensors["layout"], tensors["page_size"])
     constants = paged_constants(tensors["layout"], tensors["page_size"])
 
     def call() -> None:

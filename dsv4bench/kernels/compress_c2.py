@@ -27,10 +27,11 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.codec_triton import check_cache, paged_constants, store_compressed_rows
+from dsv4bench.kernels.arguments import expect_cache
 from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
+from dsv4bench.kernels.paged_triton import paged_constants, store_compressed_rows
 from dsv4bench.kernels.row_triton import rms_norm, rotate_tail, round_bf16
 
 STATE_DIM = 2 * HEAD_DIM  # kv and score
@@ -238,7 +239,7 @@ def build_triton(tensors: Tensors) -> Call:
     kv_score, ring = tensors["kv_score"], tensors["ring"]
     positions, req, loc = tensors["positions"], tensors["req"], tensors["loc"]
     starts, lens, ring_size = tensors["starts"], tensors["lens"], tensors["ring_size"]
-    check_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
+    expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
     constants = paged_constants(tensors["layout"], tensors["page_size"])
 
     def call() -> None:

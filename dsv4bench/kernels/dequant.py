@@ -13,7 +13,12 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.codec_triton import (
+from dsv4bench.kernels.arguments import expect_cache
+from dsv4bench.kernels.codec_triton import e2m1_decode, e4m3_decode, ue8m0_decode, unpack_nibbles
+from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.jit import tl, triton
+from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, V4, KVLayout
+from dsv4bench.kernels.paged_triton import (
     FP4_DATA,
     FP4_SCALE,
     NOPE,
@@ -22,17 +27,9 @@ from dsv4bench.kernels.codec_triton import (
     V4_SCALE,
     V41_DATA,
     V41_SCALE,
-    check_cache,
-    e2m1_decode,
-    e4m3_decode,
     paged_constants,
     slot_offsets,
-    ue8m0_decode,
-    unpack_nibbles,
 )
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
-from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, V4, KVLayout
 
 LAUNCH = {"v4": (8, 4), "v41": (8, 4), "fp4": (4, 2)}  # rows of a program and its warps
 
@@ -148,7 +145,7 @@ def build_triton(tensors: Tensors) -> Call:
     """Return the launch of the Triton kernel; several rows a program."""
     cache, ids, out = tensors["cache"], tensors["ids"], tensors["out"]
     layout: KVLayout = tensors["layout"]
-    check_cache(cache, layout, tensors["page_size"])
+    expect_cache(cache, layout, tensors["page_size"])
     if out.stride(-1) != 1:
         raise ValueError(f"the channels of out must lie side by side, not {out.stride(-1)} apart")
     rows, warps = LAUNCH[layout.name]

@@ -21,10 +21,12 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.codec_triton import check_cache, fake_quant_index, pack_index_rows, store_index_rows
+from dsv4bench.kernels.arguments import expect_cache
+from dsv4bench.kernels.codec_triton import fake_quant_index, pack_index_rows
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_DIM, INDEX_K, ROPE_DIM
+from dsv4bench.kernels.paged_triton import store_index_rows
 from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
 
 WIDTH = tl.constexpr(INDEX_DIM)
@@ -124,7 +126,7 @@ def build_triton(tensors: Tensors) -> Call:
     """Launch one warp for every four rows."""
     k, ratio, page_size = tensors["k"], tensors["ratio"], tensors["page_size"]
     count = k.shape[0]
-    check_cache(tensors["cache"], INDEX_K, page_size)
+    expect_cache(tensors["cache"], INDEX_K, page_size)
 
     def call() -> None:
         if count:

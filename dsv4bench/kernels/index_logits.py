@@ -20,10 +20,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.codec_triton import e2m1_decode, slot_offsets, ue8m0_decode, unpack_nibbles
+from dsv4bench.kernels.codec_triton import e2m1_decode, ue8m0_decode, unpack_nibbles
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import FULL_PAGE, INDEX_DIM, INDEX_K
+from dsv4bench.kernels.paged_triton import slot_offsets
 from dsv4bench.kernels.row_triton import round_bf16
 
 DIM, DATA, SCALES = tl.constexpr(INDEX_DIM), tl.constexpr(INDEX_K.data_bytes), tl.constexpr(INDEX_K.scale_bytes)

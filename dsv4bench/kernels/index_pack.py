@@ -17,10 +17,12 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.codec_triton import check_cache, pack_index_rows, store_index_rows
+from dsv4bench.kernels.arguments import expect_cache
+from dsv4bench.kernels.codec_triton import pack_index_rows
 from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_DIM, INDEX_K
+from dsv4bench.kernels.paged_triton import store_index_rows
 from dsv4bench.kernels.row_triton import load_rows
 
 WIDTH = tl.constexpr(INDEX_DIM)
@@ -101,7 +103,7 @@ def build_triton(tensors: Tensors) -> Call:
     """Launch the packing, then the storing."""
     x, payload, scales = tensors["x"], tensors["payload"], tensors["scales"]
     page_size, count = tensors["page_size"], x.shape[0]
-    check_cache(tensors["cache"], INDEX_K, page_size)
+    expect_cache(tensors["cache"], INDEX_K, page_size)
 
     def call() -> None:
         if count == 0:

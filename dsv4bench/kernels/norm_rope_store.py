@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.codec_triton import check_cache, paged_constants, store_rows
+from dsv4bench.kernels.arguments import expect_cache
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, V4, KVLayout
+from dsv4bench.kernels.paged_triton import paged_constants, store_rows
 from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
 
 PROGRAM_ROWS = 4
@@ -124,7 +125,7 @@ def build_triton(tensors: Tensors) -> Call:
     """Return the launch of the Triton kernel: four rows a program, one warp each."""
     kv, weight, eps, cache, layout = (tensors[name] for name in ("kv", "weight", "eps", "cache", "layout"))
     freqs, positions, loc = tensors["freqs"], tensors["positions"], tensors["loc"]
-    check_cache(cache, layout, tensors["page_size"])
+    expect_cache(cache, layout, tensors["page_size"])
     if kv.stride(-1) != 1:
         raise ValueError(f"the channels of kv must lie side by side, not {kv.stride(-1)} apart")
     rows = kv.shape[0]

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.codec_triton import check_cache, paged_constants, store_rows
+from dsv4bench.kernels.arguments import expect_cache
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, V4, KVLayout
+from dsv4bench.kernels.paged_triton import paged_constants, store_rows
 from dsv4bench.kernels.row_triton import load_rows, rotate_tail, round_bf16
 
 PROGRAM_ROWS = 4
@@ -108,7 +109,7 @@ def build_triton(tensors: Tensors) -> Call:
     """Return the launch of the Triton kernel: four rows a program, one warp each."""
     x, loc, cache, layout = tensors["x"], tensors["loc"], tensors["cache"], tensors["layout"]
     freqs, positions = tensors["freqs"], tensors["positions"]
-    check_cache(cache, layout, tensors["page_size"])
+    expect_cache(cache, layout, tensors["page_size"])
     rotate = freqs is not None
     if rotate != (positions is not None):
         raise ValueError("freqs and positions come together or not at all")

@@ -5,7 +5,6 @@ import torch
 
 from dsv4bench.kernels import codec
 from dsv4bench.kernels.codec_triton import (
-    check_cache,
     e2m1_decode,
     e2m1_encode,
     e4m3_decode,
@@ -13,14 +12,10 @@ from dsv4bench.kernels.codec_triton import (
     fake_quant_index,
     fake_quant_kv,
     pack_nibbles,
-    paged_constants,
     quantise_fp4,
     quantise_index,
     quantise_v4,
     quantise_v41,
-    slot_offsets,
-    store_index_rows,
-    store_rows,
     ue8m0_decode,
     ue8m0_inverse,
     unpack_nibbles,
@@ -28,6 +23,7 @@ from dsv4bench.kernels.codec_triton import (
 from dsv4bench.kernels.contract import same_bits
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_K, V4, V41, V41_FP4
+from dsv4bench.kernels.paged_triton import paged_constants, slot_offsets, store_index_rows, store_rows
 from tests.kernels import golden
 
 BLOCK = 4096
@@ -294,22 +290,3 @@ def test_addresses_do_not_wrap_at_two_gib(dtype, triton_device):
     assert data.tolist() == (page * 135_168 + index * 512).tolist()
     assert scale.tolist() == (page * 135_168 + 131_072 + index * 16).tolist()
     assert data[2] > 2**31
-
-
-@pytest.mark.parametrize(
-    "cache",
-    [
-        torch.zeros(2, 135_168),
-        torch.zeros(2, 135_167, dtype=torch.uint8),
-        torch.zeros(135_168, dtype=torch.uint8),
-        torch.zeros(2, 2 * 135_168, dtype=torch.uint8)[:, :135_168],
-    ],
-    ids=["float", "too-narrow", "one-page-without-a-dimension", "gaps-between-pages"],
-)
-def test_a_cache_that_does_not_fit_the_layout_is_refused(cache):
-    with pytest.raises(ValueError, match=r"v41 cache with pages of 256 is contiguous uint8 \[pages, 135168\]"):
-        check_cache(cache, V41, 256)
-
-
-def test_a_fitting_cache_is_taken():
-    check_cache(torch.zeros(2, 135_168, dtype=torch.uint8), V41, 256)

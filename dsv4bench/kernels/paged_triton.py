@@ -1,0 +1,102 @@
+"""Rows of a paged cache as Triton device functions, shared by every writer and reader (specification 2.1).
+
+A writer ends in `store_rows` or `store_index_rows`, with `**paged_constants(layout, page_size)` at its launch;
+addresses are int64. V4.1 layouts expect rows whose values are exact in bf16; V4 takes f32 rows. R counts rows.
+"""
+
+from __future__ import annotations
+
+from dsv4bench.kernels.codec_triton import fake_quant_kv, pack_nibbles, quantise_fp4, quantise_v4, quantise_v41
+from dsv4bench.kernels.jit import tl, triton
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_K, NOPE_DIM, V4, V41, V41_FP4, KVLayout
+
+ROW = tl.constexpr(HEAD_DIM)
+NOPE = tl.constexpr(NOPE_DIM)
+V4_DATA, V4_SCALE = tl.constexpr(V4.data_bytes), tl.constexpr(V4.scale_bytes)
+V41_DATA, V41_SCALE = tl.constexpr(V41.data_bytes), tl.constexpr(V41.scale_bytes)
+FP4_DATA, FP4_SCALE = tl.constexpr(V41_FP4.data_bytes), tl.constexpr(V41_FP4.scale_bytes)
+INDEX_DATA, INDEX_SCALE = tl.constexpr(INDEX_K.data_bytes), tl.constexpr(INDEX_K.scale_bytes)
+
+
+def paged_constants(layout: KVLayout, page_size: int) -> dict[str, str | int]:
+    """Return the constexpr arguments LAYOUT, PAGE_SIZE and PAGE_BYTES of a kernel that addresses a paged cache."""
+    return {"LAYOUT": layout.name, "PAGE_SIZE": page_size, "PAGE_BYTES": layout.page_bytes(page_size)}
+
+
+@triton.jit
+def slot_offsets(
+    slots, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, DATA_BYTES: tl.constexpr, SCALE_BYTES: tl.constexpr
+):
+    """Return the byte offsets of the data and of the scales of slots [R], both i64 [R]."""
+    slots = slots.to(tl.int64)
+    page = slots // PAGE_SIZE * PAGE_BYTES
+    index = slots % PAGE_SIZE
+    return page + index * DATA_BYTES, page + PAGE_SIZE * DATA_BYTES + index * SCALE_BYTES
+
+
+@triton.jit
+def store_rows(cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    """Quantise rows f32 [R, 512] by the layout's rule into slots [R]; rows that are not `live` [R] write nothing."""
+    if LAYOUT == "v4":
+        _store_v4(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES)
+    elif LAYOUT == "v41":
+        _store_v41(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES)
+    else:
+        tl.static_assert(LAYOUT == "fp4", "a layout is v4, v41 or fp4")
+        _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES)
+
+
+@triton.jit
+def _store_bytes(cache_ptr, offsets, live, values):
+    """Write values u8 [R, n] to n bytes from each of the offsets [R]."""
+    byte = tl.arange(0, values.shape[1])[None, :]
+    tl.store(cache_ptr + offsets[:, None] + byte, values, mask=live[:, None])
+
+
+@triton.jit
+def _store_v4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    """Write 448 e4m3 bytes in 7 tiles, then 64 bf16; the eighth scale byte is padding that nobody writes."""
+    codes, scales = quantise_v4(tl.reshape(x, (x.shape[0] * 8, 64)))
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V4_DATA, V4_SCALE)
+    channel = tl.arange(0, ROW)[None, :]
+    nope = live[:, None] & (channel < NOPE)
+    tail = live[:, None] & (channel >= NOPE)
+    tail_ptr = (cache_ptr + data + NOPE).to(tl.pointer_type(tl.bfloat16))
+    tl.store(cache_ptr + data[:, None] + channel, tl.reshape(codes, x.shape), mask=nope)
+    tl.store(tail_ptr[:, None] + (channel - NOPE), x.to(tl.bfloat16), mask=tail)
+    tile = tl.arange(0, 8)[None, :]
+    tl.store(cache_ptr + scale[:, None] + tile, tl.reshape(scales, (x.shape[0], 8)), mask=live[:, None] & (tile < 7))
+
+
+@triton.jit
+def _store_v41(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    codes, scales = quantise_v41(tl.reshape(x, (x.shape[0] * 16, 32)))
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE)
+    _store_bytes(cache_ptr, data, live, tl.reshape(codes, x.shape))
+    _store_bytes(cache_ptr, scale, live, tl.reshape(scales, (x.shape[0], 16)))
+
+
+@triton.jit
+def _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    codes, scales = quantise_fp4(tl.reshape(x, (x.shape[0] * 32, 16)))
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE)
+    _store_bytes(cache_ptr, data, live, pack_nibbles(tl.reshape(codes, x.shape)))
+    _store_bytes(cache_ptr, scale, live, tl.reshape(scales, (x.shape[0], 32)))
+
+
+@triton.jit
+def store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE: tl.constexpr):
+    """Write payload u8 [R, 64] and scales u8 [R, 4] into index slots [R]; rows not `live` [R] write nothing."""
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_SIZE * (INDEX_DATA + INDEX_SCALE), INDEX_DATA, INDEX_SCALE)
+    _store_bytes(cache_ptr, data, live, payload)
+    _store_bytes(cache_ptr, scale, live, scales)
+
+
+@triton.jit
+def store_compressed_rows(
+    cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr
+):
+    """Store rotated rows f32 [R, 512], exact in bf16, as a compressor does: fake-quantised first, except for FP4."""
+    if LAYOUT != "fp4":
+        x = fake_quant_kv(x)
+    store_rows(cache_ptr, slots, live, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)
