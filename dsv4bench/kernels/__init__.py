@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from functools import cache
 
+from dsv4bench.errors import nearest
 from dsv4bench.kernels.contract import Kernel
 
 CATALOGUE = {
@@ -26,6 +27,16 @@ CATALOGUE = {
     "dequant": "dequant",
     "sparse_attention": "sparse_attention",
 }
+
+SHORT_NAMES = {"attention": "sparse_attention", "c1": "compress_c1", "c2": "compress_c2"}
+
+
+def kernel_name(word: str) -> str:
+    """Return the catalogue's name for a name or a short name; KeyError names the nearest one."""
+    name = SHORT_NAMES.get(word, word)
+    if name not in CATALOGUE:
+        raise KeyError(f"no kernel {word!r}{nearest(word, (*CATALOGUE, *SHORT_NAMES))}; known: {', '.join(CATALOGUE)}")
+    return name
 
 
 @cache
