@@ -17,7 +17,18 @@ MAY_IMPORT = {
     "cli": {"cli", "profiling", "workloads", "kernels", "results", "dashboards"},
 }
 FOLDERS = {"kernels", "workloads", "profiling", "profiling/traces", "results", "dashboards", "dashboards/templates"}
-SHARED_BY_KERNELS = {"arguments", "codec", "codec_triton", "contract", "jit", "layout", "paged_triton", "row_triton"}
+SHARED_BY_KERNELS = {
+    "arguments",
+    "codec",
+    "codec_index",
+    "codec_triton",
+    "contract",
+    "jit",
+    "layout",
+    "paged",
+    "paged_triton",
+    "row_triton",
+}
 BANNED_FILE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
 READS_ENVIRONMENT = {"tests/conftest.py", "tests/interpreter.py"}
 

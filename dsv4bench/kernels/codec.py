@@ -12,6 +12,11 @@ from functools import cache
 import torch
 
 from dsv4bench.kernels.layout import INDEX_K, NOPE_DIM, ROPE_DIM, V4, V41, V41_FP4, KVLayout
+from dsv4bench.kernels.paged import code_gaps as code_gaps
+from dsv4bench.kernels.paged import compressed_code_gaps as compressed_code_gaps
+from dsv4bench.kernels.paged import paged as paged
+from dsv4bench.kernels.paged import read_rows as read_rows
+from dsv4bench.kernels.paged import write_rows as write_rows
 
 SIXTH = 1 / 6  # becomes f32(1/6) beside an f32 tensor
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -93,11 +98,12 @@ def order_key(x: torch.Tensor) -> torch.Tensor:
 # ---- scales: one for the tiles in the last dimension
 
 
-def _largest(tiles: torch.Tensor) -> torch.Tensor:
+def largest(tiles: torch.Tensor) -> torch.Tensor:
+    """Return the largest magnitude of each tile [..., w] as [..., 1]."""
     return tiles.abs().amax(-1, keepdim=True)
 
 
-def _ceil_exponent(x: torch.Tensor) -> torch.Tensor:
+def ceil_exponent(x: torch.Tensor) -> torch.Tensor:
     """Return 127 + ceil(log2 x), as i32."""
     mantissa, exponent = torch.frexp(x)  # mantissa in [0.5, 1)
     return 127 + exponent - (mantissa == 0.5).int()
@@ -105,17 +111,22 @@ def _ceil_exponent(x: torch.Tensor) -> torch.Tensor:
 
 def v4_scale(tiles: torch.Tensor) -> torch.Tensor:
     """Return the ue8m0 byte of each tile [..., 64] as [..., 1]: the floor of 1e-4 stands under the maximum."""
-    return _ceil_exponent(_largest(tiles).clamp(min=1e-4) / E4M3_MAX).to(torch.uint8)
+    return ceil_exponent(largest(tiles).clamp(min=1e-4) / E4M3_MAX).to(torch.uint8)
 
 
 def v41_scale(tiles: torch.Tensor) -> torch.Tensor:
     """Return the ue8m0 byte of each tile [..., 32] as [..., 1]: the floor of 1e-4 stands under the quotient."""
-    return _ceil_exponent((_largest(tiles) / E4M3_MAX).clamp(min=1e-4)).to(torch.uint8)
+    return ceil_exponent((largest(tiles) / E4M3_MAX).clamp(min=1e-4)).to(torch.uint8)
 
 
 def fp4_scale(tiles: torch.Tensor) -> torch.Tensor:
     """Return the e4m3 scale byte of each tile [..., 16] as [..., 1]."""
-    return e4m3_encode((_largest(tiles) / 6).clamp(FP4_SCALE_MIN, E4M3_MAX))
+    return e4m3_encode((largest(tiles) / 6).clamp(FP4_SCALE_MIN, E4M3_MAX))
+
+
+def index_scale(tiles: torch.Tensor) -> torch.Tensor:
+    """Return the ue8m0 byte of each tile [..., 32] of an index row as [..., 1]: the floor stands under the quotient."""
+    return ceil_exponent((largest(tiles) / 6).clamp(min=1e-4)).clamp(1, 254).to(torch.uint8)
 
 
 def fake_quant_kv(x: torch.Tensor) -> torch.Tensor:
@@ -124,14 +135,14 @@ def fake_quant_kv(x: torch.Tensor) -> torch.Tensor:
     The scale comes from maximum * f32(1/6), the code from a true division; -0.0 becomes +0.0, small negatives -0.0.
     """
     tiles = x.unflatten(-1, (-1, 16))
-    scale = e4m3_decode(e4m3_encode((_largest(tiles) * SIXTH).clamp(FP4_SCALE_MIN, E4M3_MAX)))
+    scale = e4m3_decode(e4m3_encode((largest(tiles) * SIXTH).clamp(FP4_SCALE_MIN, E4M3_MAX)))
     return (e2m1_decode(e2m1_encode(tiles / scale + 0.0)) * scale).flatten(-2)
 
 
 def fake_quant_index(x: torch.Tensor) -> torch.Tensor:
     """Return `x` [..., D] as e2m1 with a power of two for 32 values holds it (index); exact in bf16."""
     tiles = x.unflatten(-1, (-1, 32))
-    scale = ue8m0_decode(_ceil_exponent(_largest(tiles).clamp(min=6 * 2.0**-126) * SIXTH))
+    scale = ue8m0_decode(ceil_exponent(largest(tiles).clamp(min=6 * 2.0**-126) * SIXTH))
     return (e2m1_decode(e2m1_encode(tiles / scale + 0.0)) * scale).flatten(-2)
 
 
@@ -187,9 +198,9 @@ def index_pack(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     The floor differs from the first stage's, so the two do not collapse; the nibble of a negative zero is cleared.
     """
     tiles = x.unflatten(-1, (-1, INDEX_K.values_per_scale))
-    scale = _ceil_exponent((_largest(tiles) / 6).clamp(min=1e-4)).clamp(1, 254)
+    scale = index_scale(tiles)
     codes = e2m1_encode(tiles / ue8m0_decode(scale)).flatten(-2)
-    return pack_nibbles(codes.masked_fill(codes == 8, 0)), scale.squeeze(-1).to(torch.uint8)
+    return pack_nibbles(codes.masked_fill(codes == 8, 0)), scale.squeeze(-1)
 
 
 def index_unpack(payload: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
@@ -197,64 +208,7 @@ def index_unpack(payload: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return _scaled(_look_up(_e2m1_pairs, payload).view(torch.bfloat16), _look_up(_ue8m0_values, scales))
 
 
-# ---- rows of a paged cache
-
-
-def paged(cache: torch.Tensor, page_size: int, layout: KVLayout) -> tuple[torch.Tensor, torch.Tensor]:
-    """View a cache u8 [pages, page_bytes] as data [pages, page_size, data_bytes] and scales [.., .., scale_bytes]."""
-    data_stride, scale_base, scale_stride = layout.strides(page_size)
-    data = cache[:, :scale_base].unflatten(1, (page_size, data_stride))
-    scales = cache[:, scale_base : scale_base + page_size * scale_stride].unflatten(1, (page_size, scale_stride))
-    return data, scales
-
-
-def read_rows(
-    cache: torch.Tensor, slots: torch.Tensor, page_size: int, layout: KVLayout
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return data u8 [n, data_bytes] and scales u8 [n, scale_bytes] of valid slots i32|i64 [n]."""
-    data, scales = paged(cache, page_size, layout)
-    page, index = slots.long() // page_size, slots.long() % page_size
-    return data[page, index], scales[page, index]
-
-
-def write_rows(
-    cache: torch.Tensor, slots: torch.Tensor, rows: tuple[torch.Tensor, torch.Tensor], page_size: int, layout: KVLayout
-) -> None:
-    """Write `rows` (data [n, data_bytes] and scales [n, k], the first k of a slot's scale bytes) to valid slots [n]."""
-    data, scales = paged(cache, page_size, layout)
-    page, index = slots.long() // page_size, slots.long() % page_size
-    data[page, index] = rows[0]
-    scales[..., : rows[1].shape[-1]][page, index] = rows[1]
-
-
-def code_gaps(
-    got: torch.Tensor, want: torch.Tensor, page_size: int, layout: KVLayout, only_fp4: bool = False
-) -> torch.Tensor:
-    """Return by how many codes the bytes that differ between two caches are apart, the two zeros being one code.
-
-    Codes under a scale that differs are not comparable, so there the scales count; rotated channels of e4m3 layouts are
-    left out, because a rotation can cancel to near zero. `only_fp4` leaves out all e4m3 data.
-    """
-    (data, scales), (want_data, want_scales) = paged(got, page_size, layout), paged(want, page_size, layout)
-    moved = scales != want_scales
-    gaps = [(scales[moved].int() - want_scales[moved].int()).abs()]
-    four_bits = layout in (V41_FP4, INDEX_K)
-    if four_bits or not only_fp4:
-        width, tile = (
-            (layout.data_bytes, layout.values_per_scale // 2) if four_bits else (NOPE_DIM, layout.values_per_scale)
-        )
-        data, want_data = data[..., :width], want_data[..., :width]
-        differ = (data != want_data) & ~moved[..., : width // tile].repeat_interleave(tile, dim=-1)
-        pair = torch.stack([data[differ], want_data[differ]]).int()
-        for codes, sign in ((pair & 15, 8), (pair >> 4, 8)) if four_bits else ((pair, 128),):
-            ordered = torch.where(codes < sign, codes, sign - codes)
-            gaps.append((ordered[0] - ordered[1]).abs())
-    return torch.cat(gaps)
-
-
-def compressed_code_gaps(got: torch.Tensor, want: torch.Tensor, page_size: int, layout: KVLayout) -> torch.Tensor:
-    """Return the gaps of what a compressor wrote: e4m3 data went through e2m1, one code of which is many here (3.4)."""
-    return code_gaps(got, want, page_size, layout, only_fp4=True)
+# ---- rows of a compressor
 
 
 def write_compressed(

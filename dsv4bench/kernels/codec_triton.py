@@ -55,6 +55,16 @@ def e2m1_encode(q):
 
 
 @triton.jit
+def e2m1_encode_down(q):
+    """Return the e2m1 codes u8 of f32 `q`, ties to the smaller magnitude and no sign on a zero (V4's c4 index rows)."""
+    magnitude = tl.abs(q)
+    code = (magnitude > 0.25).to(tl.uint8) + (magnitude > 0.75).to(tl.uint8)
+    code += (magnitude > 1.25).to(tl.uint8) + (magnitude > 1.75).to(tl.uint8)
+    code += (magnitude > 2.5).to(tl.uint8) + (magnitude > 3.5).to(tl.uint8) + (magnitude > 5.0).to(tl.uint8)
+    return tl.where((q < 0.0) & (code > 0), code | 8, code).to(tl.uint8)
+
+
+@triton.jit
 def e2m1_decode(code):
     """Return the f32 values of e2m1 codes.
 
@@ -141,15 +151,38 @@ def quantise_fp4(tiles):
 
 
 @triton.jit
+def index_scale(tiles):
+    """Return as i32 [G] the ue8m0 bytes of tiles f32 [G, 32] of an index row: the floor stands under the quotient."""
+    sixth = tl.maximum(tl.div_rn(tl.max(tl.abs(tiles), axis=1), 6.0), 1e-4)
+    return tl.minimum(tl.maximum(ceil_exponent(sixth), 1), 254)
+
+
+@triton.jit
 def quantise_index(tiles):
     """Quantise tiles f32 [G, 32] of an index row to e2m1 codes [G, 32] and ue8m0 bytes [G].
 
     The tiles come from `fake_quant_index`; the floor there differs from the one here, so the two stages stay two.
     """
-    sixth = tl.maximum(tl.div_rn(tl.max(tl.abs(tiles), axis=1), 6.0), 1e-4)
-    scale = tl.minimum(tl.maximum(ceil_exponent(sixth), 1), 254)
+    scale = index_scale(tiles)
     codes = e2m1_encode(tiles * ue8m0_inverse(scale)[:, None])
     return tl.where(codes == 8, 0, codes).to(tl.uint8), scale.to(tl.uint8)
+
+
+@triton.jit
+def quantise_index_c4(tiles):
+    """Quantise tiles f32 [G, 32] of one of V4's c4 index rows to e2m1 codes [G, 32] and ue8m0 bytes [G]."""
+    scale = index_scale(tiles)
+    return e2m1_encode_down(tiles * ue8m0_inverse(scale)[:, None]), scale.to(tl.uint8)
+
+
+@triton.jit
+def quantise_index_fp8(rows):
+    """Quantise V4's index rows f32 [R, 128] to e4m3 bytes [R, 128] and one f32 scale [R], which is not rounded.
+
+    The payload takes the f32 reciprocal of the scale, which a division by the scale does not equal.
+    """
+    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(rows), axis=1), 1e-4), 448.0)
+    return e4m3_encode(rows * tl.div_rn(1.0, scale)[:, None]), scale
 
 
 @triton.jit
@@ -183,4 +216,11 @@ def fake_quant_index(x):
 def pack_index_rows(x):
     """Return payload u8 [R, 64] and scales u8 [R, 4] of f32 rows [R, 128] that `fake_quant_index` made."""
     codes, scales = quantise_index(tl.reshape(x, (x.shape[0] * 4, 32)))
+    return pack_nibbles(tl.reshape(codes, x.shape)), tl.reshape(scales, (x.shape[0], 4))
+
+
+@triton.jit
+def pack_index_c4_rows(x):
+    """Return payload u8 [R, 64] and scales u8 [R, 4] of f32 rows [R, 128] by the rule of V4's c4 index."""
+    codes, scales = quantise_index_c4(tl.reshape(x, (x.shape[0] * 4, 32)))
     return pack_nibbles(tl.reshape(codes, x.shape)), tl.reshape(scales, (x.shape[0], 4))

@@ -43,5 +43,6 @@ V4 = KVLayout("v4", 576, 8, 64, 576)  # 448 e4m3 + 64 bf16; 7 ue8m0 + 1 pad byte
 V41 = KVLayout("v41", 512, 16, 32, 512)  # 512 e4m3; 16 ue8m0
 V41_FP4 = KVLayout("fp4", 256, 32, 16, 256)  # 512 e2m1, even channel in the low nibble; 32 e4m3
 INDEX_K = KVLayout("index_k", 64, 4, 32, 4)  # 128 e2m1; 4 ue8m0
+INDEX_K_FP8 = KVLayout("index_k_fp8", 128, 4, 128, 4)  # 128 e4m3; one f32 that is not rounded (V4's c4)
 
 LAYOUTS = {layout.name: layout for layout in (V4, V41, V41_FP4)}

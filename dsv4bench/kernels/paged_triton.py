@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dsv4bench.kernels.codec_triton import fake_quant_kv, pack_nibbles, quantise_fp4, quantise_v4, quantise_v41
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import HEAD_DIM, INDEX_K, NOPE_DIM, V4, V41, V41_FP4, KVLayout
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_K, INDEX_K_FP8, NOPE_DIM, V4, V41, V41_FP4, KVLayout
 
 ROW = tl.constexpr(HEAD_DIM)
 NOPE = tl.constexpr(NOPE_DIM)
@@ -16,6 +16,7 @@ V4_DATA, V4_SCALE = tl.constexpr(V4.data_bytes), tl.constexpr(V4.scale_bytes)
 V41_DATA, V41_SCALE = tl.constexpr(V41.data_bytes), tl.constexpr(V41.scale_bytes)
 FP4_DATA, FP4_SCALE = tl.constexpr(V41_FP4.data_bytes), tl.constexpr(V41_FP4.scale_bytes)
 INDEX_DATA, INDEX_SCALE = tl.constexpr(INDEX_K.data_bytes), tl.constexpr(INDEX_K.scale_bytes)
+INDEX_FP8_DATA, INDEX_FP8_SCALE = tl.constexpr(INDEX_K_FP8.data_bytes), tl.constexpr(INDEX_K_FP8.scale_bytes)
 
 
 def paged_constants(layout: KVLayout, page_size: int) -> dict[str, str | int]:
@@ -90,6 +91,15 @@ def store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE: tl.cons
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_SIZE * (INDEX_DATA + INDEX_SCALE), INDEX_DATA, INDEX_SCALE)
     _store_bytes(cache_ptr, data, live, payload)
     _store_bytes(cache_ptr, scale, live, scales)
+
+
+@triton.jit
+def store_index_fp8_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE: tl.constexpr):
+    """Write payload u8 [R, 128] and scales f32 [R] into slots [R] of V4's index; rows not `live` [R] write nothing."""
+    PAGE_BYTES: tl.constexpr = PAGE_SIZE * (INDEX_FP8_DATA + INDEX_FP8_SCALE)
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, INDEX_FP8_DATA, INDEX_FP8_SCALE)
+    _store_bytes(cache_ptr, data, live, payload)
+    tl.store((cache_ptr + scale).to(tl.pointer_type(tl.float32)), scales, mask=live)
 
 
 @triton.jit

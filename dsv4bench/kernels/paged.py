@@ -1,0 +1,67 @@
+"""Rows of a paged cache in plain torch: where they lie, and by how many codes two caches differ (specification 2.1).
+
+Slots must be valid. Addresses come from `KVLayout.strides`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from dsv4bench.kernels.layout import INDEX_K, NOPE_DIM, V41_FP4, KVLayout
+
+
+def paged(cache: torch.Tensor, page_size: int, layout: KVLayout) -> tuple[torch.Tensor, torch.Tensor]:
+    """View a cache u8 [pages, page_bytes] as data [pages, page_size, data_bytes] and scales [.., .., scale_bytes]."""
+    data_stride, scale_base, scale_stride = layout.strides(page_size)
+    data = cache[:, :scale_base].unflatten(1, (page_size, data_stride))
+    scales = cache[:, scale_base : scale_base + page_size * scale_stride].unflatten(1, (page_size, scale_stride))
+    return data, scales
+
+
+def read_rows(
+    cache: torch.Tensor, slots: torch.Tensor, page_size: int, layout: KVLayout
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return data u8 [n, data_bytes] and scales u8 [n, scale_bytes] of valid slots i32|i64 [n]."""
+    data, scales = paged(cache, page_size, layout)
+    page, index = slots.long() // page_size, slots.long() % page_size
+    return data[page, index], scales[page, index]
+
+
+def write_rows(
+    cache: torch.Tensor, slots: torch.Tensor, rows: tuple[torch.Tensor, torch.Tensor], page_size: int, layout: KVLayout
+) -> None:
+    """Write `rows` (data [n, data_bytes] and scales [n, k], the first k of a slot's scale bytes) to valid slots [n]."""
+    data, scales = paged(cache, page_size, layout)
+    page, index = slots.long() // page_size, slots.long() % page_size
+    data[page, index] = rows[0]
+    scales[..., : rows[1].shape[-1]][page, index] = rows[1]
+
+
+def code_gaps(
+    got: torch.Tensor, want: torch.Tensor, page_size: int, layout: KVLayout, only_fp4: bool = False
+) -> torch.Tensor:
+    """Return by how many codes the bytes that differ between two caches are apart, the two zeros being one code.
+
+    Codes under a scale that differs are not comparable, so there the scales count; rotated channels of e4m3 layouts are
+    left out, because a rotation can cancel to near zero. `only_fp4` leaves out all e4m3 data.
+    """
+    (data, scales), (want_data, want_scales) = paged(got, page_size, layout), paged(want, page_size, layout)
+    moved = scales != want_scales
+    gaps = [(scales[moved].int() - want_scales[moved].int()).abs()]
+    four_bits = layout in (V41_FP4, INDEX_K)
+    if four_bits or not only_fp4:
+        width, tile = (
+            (layout.data_bytes, layout.values_per_scale // 2) if four_bits else (NOPE_DIM, layout.values_per_scale)
+        )
+        data, want_data = data[..., :width], want_data[..., :width]
+        differ = (data != want_data) & ~moved[..., : width // tile].repeat_interleave(tile, dim=-1)
+        pair = torch.stack([data[differ], want_data[differ]]).int()
+        for codes, sign in ((pair & 15, 8), (pair >> 4, 8)) if four_bits else ((pair, 128),):
+            ordered = torch.where(codes < sign, codes, sign - codes)
+            gaps.append((ordered[0] - ordered[1]).abs())
+    return torch.cat(gaps)
+
+
+def compressed_code_gaps(got: torch.Tensor, want: torch.Tensor, page_size: int, layout: KVLayout) -> torch.Tensor:
+    """Return the gaps of what a compressor wrote: e4m3 data went through e2m1, one code of which is many here (3.4)."""
+    return code_gaps(got, want, page_size, layout, only_fp4=True)
