@@ -51,7 +51,12 @@ Compressor = Annotated[
 ]
 Provider = Annotated[
     list[str],
-    typer.Option("--provider", metavar="auto|torch|triton", help="Whose kernels: triton on a GPU, torch on a CPU."),
+    typer.Option(
+        "--provider",
+        metavar="NAME[/KERNEL=NAME]",
+        help="Whose kernels: auto (triton on a GPU, torch on a CPU), torch, triton, sglang, flash_mla, deep_gemm;"
+        " dequant=sglang or dequant=my.py:fn for one kernel.",
+    ),
 ]
 Geometry = Annotated[
     list[str] | None,

@@ -3,7 +3,8 @@
 DsvError
 ├── UsageError            the user asked for something impossible: one line, exit code 2
 ├── CellError             one cell cannot be measured: it becomes a record with a status and a reason
-│   └── CellSkipped       it cannot run here (no device, provider missing, refused by a graph's rules)
+│   ├── CellSkipped       it cannot run here (no device, provider missing, refused by a graph's rules)
+│   └── CellWrong         what it computes is wrong, so that it gets no time
 ├── CaptureError          something that a CUDA graph cannot hold
 ├── RecordError           a results file that cannot be read: names the file and the line
 └── TraceFormatError      a trace that cannot be read: names the file, the place and what was expected
@@ -30,6 +31,12 @@ class CellSkipped(CellError):
     """A cell that cannot run here, with the reason."""
 
     status = "skipped"
+
+
+class CellWrong(CellError):
+    """A cell that computes something wrong, with what."""
+
+    status = "wrong"
 
 
 class CaptureError(DsvError):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from dsv4bench.kernels.contract import TRITON, Needs
 from tests import interpreter
 
 interpreter.switch_on_without_gpu()  # before anything imports triton, whose library is decorated at import
@@ -52,3 +53,12 @@ def triton_device(device) -> str:
 def generator(device) -> torch.Generator:
     """A seeded generator on the device."""
     return torch.Generator(device).manual_seed(20)
+
+
+@pytest.fixture
+def interpreted(triton_device, monkeypatch) -> str:
+    """The device of a step on the Triton provider, which a CPU has in the interpreter only."""
+    if triton_device == "cpu":
+        reasons = Needs.why_not
+        monkeypatch.setattr(Needs, "why_not", lambda self, on: None if self == TRITON else reasons(self, on))
+    return triton_device

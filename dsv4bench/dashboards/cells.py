@@ -50,6 +50,15 @@ def settings(record: Record, *without: str) -> str:
     return ", ".join(words)
 
 
+def providers_text(record: Record) -> list[str]:
+    """Return one line naming what ran on another provider than most kernels did; empty where all ran on one."""
+    names = sorted(set(record.providers.values()), key=lambda name: -list(record.providers.values()).count(name))
+    if len(names) < 2:
+        return []
+    others = [f"{', '.join(k for k, v in record.providers.items() if v == name)} on {name}" for name in names[1:]]
+    return [f"kernels ran on {names[0]}, but {'; '.join(others)}"]
+
+
 def section(pair: Pair) -> tuple[str, ...]:
     """Return what the cells of one table have in common: all but the batch and the mode."""
     one = pair.any
@@ -86,8 +95,8 @@ def said_of(records: Sequence[Record], sentences: Callable[[Record], Iterable[st
 
 
 def notes_of(records: Sequence[Record]) -> list[str]:
-    """Return what must be read with every number of the records: the stack's share of the FLOPs, how they ran."""
-    return said_of(records, lambda record: record.note)
+    """Return what must be read with every number of the records: share of the FLOPs, how and on what they ran."""
+    return said_of(records, lambda record: [*record.note, *providers_text(record)])
 
 
 def records_of(pairs: Iterable[Pair]) -> list[Record]:

@@ -16,6 +16,7 @@ from dsv4bench.profiling.alone import compressor_subject
 from dsv4bench.profiling.capture import run_pieces
 from dsv4bench.profiling.cell_run import CellRun, StepKey, ending
 from dsv4bench.profiling.clocks import ClockMonitor
+from dsv4bench.profiling.contract_check import check_choice
 from dsv4bench.profiling.graphs import Graphs, open_pool, padded_plan
 from dsv4bench.profiling.predict import peak_bytes, predict
 from dsv4bench.profiling.session import Session
@@ -26,6 +27,7 @@ from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.model import dequants
 from dsv4bench.workloads.prefill import Prefill, prepare
+from dsv4bench.workloads.providers import parse
 from dsv4bench.workloads.step import Step
 from dsv4bench.workloads.weights import Model
 
@@ -74,6 +76,7 @@ class GroupRun:
     def allocate(self) -> None:
         """Allocate pools and buffers, write the prefix, make the steps; a cell whose graph is refused ends here."""
         variant = self.runs[0].cell.variant
+        check_choice(parse(variant.provider, self.session.device.type), self.session.device.type)
         self._prefill = prepare(self.model, variant.kv, self.plan, variant.provider, "torch" in self.compressors)
         self._graphs = Graphs(self._prefill, self.session.device)
         # reuse off is what every output is compared with, also where only reuse on is measured

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels import kernel
 from dsv4bench.profiling.alone import time_per_round_ns
 from dsv4bench.profiling.graphs import Pool
 from dsv4bench.profiling.timing import Call, Clock
@@ -42,7 +41,7 @@ def predict(step: Step, forwards: Sequence[Forward], clock: Clock, pool: Pool | 
 def _dequants(step: Step, forward: Forward) -> tuple[list[Call], int]:
     """Return the calls that dequantise every source once, and the bytes that they read and write."""
     out, layout = step.kv_buffer.get(forward.workspace_rows), step.pools.compressed_layout
-    provider = kernel("dequant").provider(step.variant.provider)
+    _, provider = step.ops.provider("dequant")
     calls: list[Call] = []
     moved_bytes = 0
     for kind in step.geometry.layers:

@@ -45,6 +45,7 @@ def record(run: CellRun, group: GroupRun) -> Record:
         batch=_batch(run, group),
         ranks=cell.ranks,
         variant=cell.variant.switches() | {"chunk": cell.chunk, "dep-simulated": cell.ranks, "seed": cell.seed},
+        providers=group.steps[run.key].ops.ran_on if run.key in group.steps else {},
         samples_ns=samples,
         rank_samples_ns=ranks if ok and cell.ranks > 1 else None,
         timing=_timing(run, session) if ok else None,

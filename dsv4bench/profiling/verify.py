@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels import kernel
 from dsv4bench.kernels.contract import Call, Kernel, Provider, Tolerance
 from dsv4bench.profiling.capture import run_pieces
 from dsv4bench.profiling.digest import Digest, digest, digest_all
@@ -59,7 +58,7 @@ class Watch:
     def reused_head(self, step: Step, kind: LayerKind, gather: Gather, head: torch.Tensor) -> None:
         """Dequantise the head again into scratch and compare it byte for byte."""
         fresh = torch.empty_like(head)
-        provider = kernel("dequant").provider(step.variant.provider)
+        _, provider = step.ops.provider("dequant")
         provider.build(step.compressed(kind) | {"ids": gather.ids, "out": fresh})()
         self.heads += 1
         if not torch.equal(fresh.view(torch.int16), head.contiguous().view(torch.int16)):

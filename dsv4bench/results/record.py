@@ -40,6 +40,7 @@ class Record:
     batch: dict[str, Any] = field(default_factory=dict)
     ranks: int = 1
     variant: dict[str, Any] = field(default_factory=dict)
+    providers: dict[str, Any] = field(default_factory=dict)
     samples_ns: Samples = field(default_factory=dict)
     rank_samples_ns: list[Samples] | None = None
     timing: dict[str, Any] | None = None
@@ -98,7 +99,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("key", "status", "group", "created", "label", "engine", "geometry"), str),
     **dict.fromkeys(("schema", "ranks"), int),
     **dict.fromkeys(("note", "counts", "checks", "flags", "argv"), list),
-    **dict.fromkeys(("batch", "variant", "samples_ns", "memory", "environment", "extra"), dict),
+    **dict.fromkeys(("batch", "variant", "providers", "samples_ns", "memory", "environment", "extra"), dict),
     **dict.fromkeys(("timing", "predicted", "coverage", "graph", "clocks"), (dict, type(None))),
     "reason": (str, type(None)),
     "counted_forwards": (int, type(None)),

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels import kernel
 from dsv4bench.kernels.contract import Call, Kernel, Provider
 from dsv4bench.ranges import Borders, Mark, Range, Silent, borders
 from dsv4bench.workloads.geometry import LayerKind
+from dsv4bench.workloads.providers import parse
 
 Audit = Callable[[Range, Kernel, Provider, dict[str, Any], Call], None]
 
@@ -22,11 +22,12 @@ class Ops:
     """Dispatches catalogue kernels and plain GEMMs, each inside its `Range`.
 
     `mark` hears every range; `audit`, while it is set, is called in place of each kernel's launch and must launch it.
-    `rank` is whose batch runs.
+    `provider` is a choice as `providers.parse` reads it, `device` "cpu" or "cuda"; `rank` is whose batch runs.
     """
 
-    def __init__(self, provider: str, rank: int = 0) -> None:
-        self.provider = provider
+    def __init__(self, provider: str, device: str, rank: int = 0) -> None:
+        self._choice = parse(provider, device)
+        self._device = device
         self.audit: Audit | None = None
         self.rank = rank
         self._mark: Mark = Silent()
@@ -62,9 +63,7 @@ class Ops:
     def run(self, kind: LayerKind, op: str, name: str, **tensors: Any) -> None:
         """Run the catalogue's kernel `name` as operation `op` of a layer."""
         enter, leave = self._around(kind, op)
-        found = self._providers.get(name)
-        if found is None:
-            found = self._providers[name] = self._find(name)
+        found = self.provider(name)
         enter()
         try:
             call = found[1].build(tensors)
@@ -75,11 +74,17 @@ class Ops:
         finally:
             leave()
 
-    def _find(self, name: str) -> tuple[Kernel, Provider]:
-        entry = kernel(name)
-        # the torch path of the compressor has no other provider: it is the definition of "before"
-        names = [provider.name for provider in entry.providers]
-        return entry, entry.provider(self.provider if self.provider in names else "torch")
+    def provider(self, name: str) -> tuple[Kernel, Provider]:
+        """Return the catalogue's kernel `name` and who runs it here; CellSkipped where nobody can."""
+        found = self._providers.get(name)
+        if found is None:
+            found = self._providers[name] = self._choice.resolve(name, self._device)
+        return found
+
+    @property
+    def ran_on(self) -> dict[str, str]:
+        """The provider of every kernel that was asked for so far, by the kernel's name."""
+        return {name: provider.name for name, (_, provider) in sorted(self._providers.items())}
 
     def matmul(self, kind: LayerKind, op: str, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         """Write `x @ weight` into `out`; an f32 `out` takes the f32 accumulator unrounded."""

@@ -11,7 +11,8 @@ import torch
 from dsv4bench.errors import UsageError
 from dsv4bench.workloads.axis import number_axis, word_axis
 from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI, Geometry, geometry
-from dsv4bench.workloads.variant import COMPRESSORS, FAULTS, GRAPH_MODES, PROVIDERS, REUSE, KVPair, kv_pair
+from dsv4bench.workloads.providers import choice
+from dsv4bench.workloads.variant import COMPRESSORS, FAULTS, GRAPH_MODES, REUSE, KVPair, kv_pair
 
 Texts = str | Sequence[str]  # one axis, or one per repetition of the flag; empty where the flag was not given
 
@@ -140,14 +141,7 @@ def _lengths(typed: PrefillArguments, name: str, device: str, least: int) -> tup
 
 
 def _providers(text: Texts, device: str) -> tuple[str, ...]:
-    own = "triton" if device == "cuda" else "torch"
-    words = word_axis("--provider", text, ("auto", *PROVIDERS))
-    if "triton" in words and device == "cpu":
-        raise UsageError(
-            "--provider triton: needs a CUDA device; on a CPU `python -m pytest tests/kernels` runs the Triton kernels"
-            " in Triton's interpreter; expected torch or auto"
-        )
-    return tuple(dict.fromkeys(own if word == "auto" else word for word in words))
+    return tuple(dict.fromkeys(choice(word, device).text for word in _words(text)))
 
 
 def _geometries(text: Texts, device: str) -> tuple[Geometry, ...]:

@@ -65,7 +65,7 @@ def write_prefix(model: Model, pools: Pools, freqs: dict[int, torch.Tensor], pro
     compressed = [Span(i, 0, e.prefix) for i, e in enumerate(extents)]
     newest = [_window_span(i, e, window) for i, e in enumerate(extents)]
     for kind in model.geometry.layers:
-        writer = _Writer(model, pools, freqs[kind.ratio], kind, Ops(provider))
+        writer = _Writer(model, pools, freqs[kind.ratio], kind, Ops(provider, model.device.type))
         for group in pack_spans(newest, CHUNK_ROWS):
             writer.window(_rows(pools, group))
         if kind.owns_kv:

@@ -75,7 +75,7 @@ class Step:
         self.pools = pools
         self.buffers = buffers
         self.inputs = inputs
-        self.ops = Ops(variant.provider)
+        self.ops = Ops(variant.provider, model.device.type)
         self.kv_buffer = SparsePrefillKVBuffer(buffers.residual.device)
         self.freqs: dict[int, torch.Tensor] = {}
         self.capacity: dict[int, int] = {}

@@ -1,6 +1,5 @@
 """Every kernel of the catalogue keeps its contract: each provider, on every example, beside the reference."""
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -8,67 +7,9 @@ import pytest
 import torch
 
 from dsv4bench.kernels import CATALOGUE, codec, kernel
-from dsv4bench.kernels.contract import TRITON, Kernel, Provider, Tolerance, same_bits, torch_provider
+from dsv4bench.kernels.contract import TRITON, Kernel, Provider, torch_provider
 from dsv4bench.kernels.layout import INDEX_K
-
-GUARD = 64  # elements of poison on both sides of a tensor
-POISON = 0xA5
-Tensors = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Expectation:
-    """What the reference makes of an example.
-
-    `before` and `want` are the tensors around its call; `pure` names the outputs whose contents before a call change
-    nothing; `spoilt` are the tensors after a call that found poison in those.
-    """
-
-    before: Tensors
-    want: Tensors
-    pure: set[str]
-    spoilt: Tensors
-
-
-def made(subject: Kernel, example: Any, device: str) -> Tensors:
-    return subject.inputs(example, torch.Generator(device).manual_seed(7))
-
-
-def poison(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor like this one with poison for values."""
-    flat = torch.full((tensor.numel() * tensor.element_size(),), POISON, dtype=torch.uint8, device=tensor.device)
-    return flat.view(tensor.dtype).view(tensor.shape)
-
-
-def spoilt(tensors: Tensors, names: set[str]) -> Tensors:
-    for name in names:
-        tensors[name].copy_(poison(tensors[name]))
-    return tensors
-
-
-def referred(subject: Kernel, tensors: Tensors) -> Tensors:
-    """Run the reference over the tensors and return them."""
-    subject.reference(**tensors)
-    return tensors
-
-
-def pure_outputs(subject: Kernel, example: Any, want: Tensors, device: str) -> set[str]:
-    """Name the outputs that no result depends on; what a call leaves alone may keep what it held."""
-
-    def is_pure(name: str) -> bool:
-        got = referred(subject, spoilt(made(subject, example, device), {name}))
-        same = {other: same_bits(got[other], want[other]) for other in subject.outputs}
-        same[name] |= same_bits(got[name], poison(got[name]))
-        return all(bool(found.all()) for found in same.values())
-
-    return {name for name in subject.outputs if is_pure(name)}
-
-
-def expectation(subject: Kernel, example: Any, device: str) -> Expectation:
-    want = referred(subject, made(subject, example, device))
-    pure = pure_outputs(subject, example, want, device)
-    after = referred(subject, spoilt(made(subject, example, device), pure))
-    return Expectation(made(subject, example, device), want, pure, after)
+from dsv4bench.profiling.contract_check import POISON, Expectation, Tensors, deviations, expectation
 
 
 @cache
@@ -76,58 +17,8 @@ def expected(name: str, number: int, device: str) -> Expectation:
     return expectation(kernel(name), kernel(name).examples[number], device)
 
 
-def guarded(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Copy a tensor, strides and all, into a larger buffer full of poison; return the copy and the buffer."""
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    buffer = torch.full((extent + 2 * GUARD, tensor.element_size()), POISON, dtype=torch.uint8, device=tensor.device)
-    copy = buffer.flatten().view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), GUARD)
-    copy.copy_(tensor)
-    return copy, buffer
-
-
-def outside(copy: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of a guarded copy's buffer that belong to none of its elements."""
-    around = torch.ones(buffer.shape[0], dtype=torch.bool, device=buffer.device)
-    around.as_strided(copy.shape, copy.stride(), GUARD).fill_(False)
-    return buffer[around]
-
-
-def filled(tensors: Tensors) -> list[str]:
-    return [name for name, value in tensors.items() if isinstance(value, torch.Tensor) and value.numel()]
-
-
-def deviations(subject: Kernel, got: Tensors, expected: Expectation) -> dict[str, str]:
-    """Say of every tensor what is wrong with it: outputs against the reference, inputs against what they were."""
-    found = {}
-    for name, before in expected.before.items():
-        if isinstance(before, torch.Tensor):
-            want = expected.spoilt[name] if name in subject.outputs else before
-            found[name] = subject.outputs.get(name, Tolerance()).deviation(got[name], want, expected.before)
-    return {name: text for name, text in found.items() if text}
-
-
-def overwritten(got: Tensors, expected: Expectation) -> set[str]:
-    """Name the outputs of which a call wrote an element that the reference leaves alone."""
-
-    def is_overwritten(name: str) -> bool:
-        bad, before = poison(got[name]), expected.before[name]
-        untouched = same_bits(expected.spoilt[name], bad) & same_bits(expected.want[name], before)
-        return not bool(same_bits(got[name], bad)[untouched & ~same_bits(before, bad)].all())
-
-    return {name for name in expected.pure if is_overwritten(name)}
-
-
 def check(subject: Kernel, example: Any, provider: Provider, expected: Expectation, device: str) -> None:
-    """Run a provider over poisoned outputs and guarded tensors, and compare every byte that it could have changed."""
-    got, buffers = spoilt(made(subject, example, device), expected.pure), {}
-    for name in filled(got):
-        got[name], buffers[name] = guarded(got[name])
-
-    provider.build(got)()
-
-    assert deviations(subject, got, expected) == {}
-    assert overwritten(got, expected) == set()
-    assert {name for name, buffer in buffers.items() if (outside(got[name], buffer) != POISON).any()} == set()
+    assert deviations(subject, example, provider, expected, device) == {}
 
 
 CASES = [
@@ -239,56 +130,3 @@ def test_as_many_codes_apart_as_its_limit_is_near_and_one_more_is_not(name, numb
     check(subject, subject.examples[number], moved(limit), want, "cpu")
     with pytest.raises(AssertionError, match=f"differs by {limit + 1} codes, at most {limit} expected"):
         check(subject, subject.examples[number], moved(limit + 1), want, "cpu")
-
-
-# ---- the checks above, on a kernel that breaks its contract on purpose
-
-
-def doubling(reference) -> Kernel:
-    def inputs(rows: int, generator: torch.Generator) -> Tensors:
-        x = torch.rand(rows, generator=generator)
-        return {"x": x, "even": torch.zeros(rows), "twice": torch.rand(rows, generator=generator)}
-
-    outputs = {"even": Tolerance(), "twice": Tolerance()}
-    return Kernel("doubling", inputs, reference, lambda tensors: None, outputs, (8,))
-
-
-def double_even(x, even, twice):
-    """`even` is written at even places only; `twice` is doubled in place."""
-    even[::2] = x[::2]
-    twice.mul_(2)
-
-
-def test_an_output_that_is_read_is_not_poisoned():
-    assert expectation(doubling(double_even), 8, "cpu").pure == {"even"}
-
-
-def writes_too_much(x, even, twice):
-    double_even(x, even, twice)
-    even[3] = 1.0
-
-
-def writes_too_little(x, even, twice):
-    even[:4:2] = x[:4:2]
-    twice.mul_(2)
-
-
-def changes_an_input(x, even, twice):
-    double_even(x, even, twice)
-    x[5] = 0.0
-
-
-def writes_before_the_start(x, even, twice):
-    double_even(x, even, twice)
-    even.as_strided((1,), (1,), even.storage_offset() - 1).fill_(0.0)
-
-
-@pytest.mark.parametrize(
-    "broken", [writes_too_much, writes_too_little, changes_an_input, writes_before_the_start], ids=lambda f: f.__name__
-)
-def test_a_broken_promise_is_seen(broken):
-    subject = doubling(double_even)
-    want = expectation(subject, 8, "cpu")
-    check(subject, 8, torch_provider(double_even), want, "cpu")
-    with pytest.raises(AssertionError):
-        check(subject, 8, torch_provider(broken), want, "cpu")

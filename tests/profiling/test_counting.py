@@ -98,7 +98,7 @@ class FakeStep:
     """All that counting needs of a step: its marks."""
 
     def __init__(self):
-        self.ops = Ops("torch")
+        self.ops = Ops("torch", "cpu")
 
 
 class Program:

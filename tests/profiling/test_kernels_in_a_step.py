@@ -13,7 +13,7 @@ from tests.workloads.stacks import SHORT, batch, cell
 @pytest.mark.parametrize(
     ("kv", "compressor"), [("v4", "fused"), ("v41", "fused"), ("v41+fp4", "fused"), ("v41+fp4", "torch")]
 )
-def test_every_kernel_of_a_step_is_within_its_tolerance(triton_device, kv, compressor):
+def test_every_kernel_of_a_step_is_within_its_tolerance(interpreted, kv, compressor):
     made = cell(SHORT, batch((7, 2), (130, 2), bucket=8), kv=kv, torch_path=True)
     step = made.step(Variant(kv=KV_PAIRS[kv], compressor=compressor, provider="triton"))
     audit = step.ops.audit = KernelAudit(SHORT)

@@ -44,18 +44,18 @@ def norm_tensors():
     ids=["window only", "source", "sharer"],
 )
 def test_a_range_says_whose_rows_a_layer_reads(kind, expected):
-    assert Ops("torch", rank=2).range(kind, "combine") == expected
+    assert Ops("torch", "cpu", rank=2).range(kind, "combine") == expected
 
 
 def test_a_range_is_the_same_object_every_time():
-    ops = Ops("torch")
+    ops = Ops("torch", "cpu")
     assert ops.range(SOURCE, "combine") is ops.range(SOURCE, "combine")
     assert ops.range(SOURCE, "combine") is not ops.range(SHARER, "combine")
     assert ops.range(SOURCE, None) is not ops.range(SOURCE, "combine")
 
 
 def test_run_computes_inside_its_range():
-    ops, diary, tensors = Ops("torch"), Diary(), norm_tensors()
+    ops, diary, tensors = Ops("torch", "cpu"), Diary(), norm_tensors()
     ops.mark = diary
     ops.run(SOURCE, "q_norm", "rms_norm", **tensors)
     assert diary.lines == ["enter q_norm", "exit q_norm"]
@@ -65,7 +65,7 @@ def test_run_computes_inside_its_range():
 
 
 def test_an_audit_is_asked_in_place_of_the_launch():
-    ops, diary, tensors = Ops("torch"), Diary(launches=False), norm_tensors()
+    ops, diary, tensors = Ops("torch", "cpu"), Diary(launches=False), norm_tensors()
     ops.mark, ops.audit = diary, diary.audit
     ops.run(SOURCE, "q_norm", "rms_norm", **tensors)
     assert diary.lines == ["enter q_norm", "rms_norm by torch in layer 3: x, weight, eps, out", "exit q_norm"]
@@ -73,32 +73,26 @@ def test_an_audit_is_asked_in_place_of_the_launch():
 
 
 def test_an_audit_may_launch():
-    ops, diary, tensors = Ops("torch"), Diary(), norm_tensors()
+    ops, diary, tensors = Ops("torch", "cpu"), Diary(), norm_tensors()
     ops.audit = diary.audit
     ops.run(SOURCE, "q_norm", "rms_norm", **tensors)
     assert (tensors["out"] != 9.0).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "provider", "used"),
-    [
-        ("rms_norm", "torch", "torch"),
-        ("rms_norm", "triton", "triton"),
-        ("compress_c2", "triton", "triton"),
-        ("compress_pool", "triton", "torch"),
-    ],
-)
-def test_only_the_torch_path_ignores_the_provider(name, provider, used):
-    assert Ops(provider)._find(name)[1].name == used
+def test_ops_say_what_each_kernel_ran_on():
+    ops = Ops("torch", "cpu")
+    assert ops.ran_on == {}
+    ops.run(SOURCE, "q_norm", "rms_norm", **norm_tensors())
+    assert ops.ran_on == {"rms_norm": "torch"}
 
 
 def test_an_operation_outside_the_catalogue_is_refused():
     with pytest.raises(KeyError, match="no_such_kernel"):
-        Ops("torch").run(SOURCE, "no_such_op", "no_such_kernel")
+        Ops("torch", "cpu").run(SOURCE, "no_such_op", "no_such_kernel")
 
 
 def test_within_leaves_its_range_when_the_work_fails():
-    ops, diary = Ops("torch"), Diary()
+    ops, diary = Ops("torch", "cpu"), Diary()
     ops.mark = diary
 
     def work():
@@ -112,7 +106,7 @@ def test_within_leaves_its_range_when_the_work_fails():
 
 def product(out_dtype):
     """Multiply rows of 1 + 2^-7 + 2^-14 as a product: its last bit does not fit into bf16."""
-    ops, heard = Ops("torch"), Heard()
+    ops, heard = Ops("torch", "cpu"), Heard()
     ops.mark = heard
     near_one = torch.full((3, 4), 1 + 2**-7).bfloat16()
     weight = torch.zeros(4, 2).bfloat16()
@@ -137,6 +131,6 @@ def test_a_product_writes_where_it_is_told(generator):
     x = torch.randn(3, 8, generator=generator, device=generator.device).bfloat16().cpu()
     weight = torch.randn(8, 2, generator=generator, device=generator.device).bfloat16().cpu()
     before = bits(wide)
-    Ops("torch").matmul(SOURCE, "compress_proj", x, weight, wide[:, 2:4])
+    Ops("torch", "cpu").matmul(SOURCE, "compress_proj", x, weight, wide[:, 2:4])
     torch.testing.assert_close(wide[:, 2:4].double(), x.double() @ weight.double(), rtol=1e-5, atol=1e-6)
     assert torch.equal(bits(wide)[:, [0, 1, 4, 5]], before[:, [0, 1, 4, 5]])

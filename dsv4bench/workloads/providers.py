@@ -1,0 +1,152 @@
+"""Whose kernel does each operation of a step: one provider for all, and others for single kernels.
+
+`--provider` takes a word (`triton`, `sglang`, ...), or assignments `dequant=sglang/attention=flash_mla`, or both:
+`sglang/store=triton`. A kernel may also come from a file of the user's own, `dequant=my.py:function`: the function
+takes the kernel's tensors by name and writes the outputs in place, as the kernel's reference does.
+
+Where the provider of all has no kernel for an operation, or cannot run it here, this project's own takes its place:
+Triton on a GPU, torch elsewhere. A provider that was named for one kernel never gives way.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dsv4bench.errors import CellSkipped, UsageError, nearest
+from dsv4bench.kernels import CATALOGUE, kernel, kernel_name
+from dsv4bench.kernels.contract import Call, Kernel, Needs, Provider, Tensors
+
+OWN = {"cuda": "triton", "cpu": "torch"}
+PROVIDERS = ("torch", "triton", "sglang", "flash_mla", "deep_gemm")
+ASSIGNED = re.compile(r"/(?=\w+=)")  # a slash before "kernel=" ends a part; other slashes belong to a path
+IN_A_FILE = re.compile(r"(.+\.py):(\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The provider of all kernels, and those of single kernels as (kernel, provider) sorted by kernel."""
+
+    of_all: str
+    of_one: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The one spelling of this choice: what a variant carries and `choice` reads."""
+        return "/".join([self.of_all, *(f"{name}={provider}" for name, provider in self.of_one)])
+
+    def resolve(self, name: str, device: str) -> tuple[Kernel, Provider]:
+        """Return the catalogue's kernel `name` and who runs it on `device`; CellSkipped says who cannot."""
+        found = kernel(name)
+        wanted = dict(self.of_one).get(name)
+        if wanted is not None:
+            return found, _named(found, wanted, device)
+        can = {provider.name: provider for provider in found.providers if provider.needs.why_not(device) is None}
+        # the torch path of the compressor has no other provider: it is the definition of "before"
+        return found, can.get(self.of_all) or can.get(OWN[device]) or can["torch"]
+
+
+def choice(text: str, device: str) -> Choice:
+    """Return what one value of `--provider` means on `device`; UsageError names what is not known or not there."""
+    found = parse(text, device)
+    if device == "cpu" and "triton" in (found.of_all, *(provider for _, provider in found.of_one)):
+        raise UsageError(
+            "--provider triton: needs a CUDA device; on a CPU `python -m pytest tests/kernels` runs the Triton kernels"
+            " in Triton's interpreter; expected torch or auto"
+        )
+    for _, provider in found.of_one:
+        in_a_file = IN_A_FILE.fullmatch(provider)
+        if in_a_file:
+            own_file(*in_a_file.groups())  # a file that cannot be used is a mistake of the command line
+    return found
+
+
+def parse(text: str, device: str) -> Choice:
+    """Read a choice as it is spelt; "auto", or nothing said of all kernels, is this project's own on `device`."""
+    of_all, of_one = OWN[device], {}
+    for part in ASSIGNED.split(text):
+        name, equals, provider = part.partition("=")
+        if equals:
+            of_one[_kernel(name)] = _provider(provider)
+        elif part != "auto":
+            of_all = _provider(part)
+    return Choice(of_all, tuple(sorted(of_one.items())))
+
+
+def why_not(chosen: Choice, device: str) -> str | None:
+    """Return why the provider of all can run no kernel here, or None if it can run one."""
+    providers = [provider for name in CATALOGUE for provider in kernel(name).providers]
+    reasons = [provider.needs.why_not(device) for provider in providers if provider.name == chosen.of_all]
+    if None in reasons:
+        return None
+    return f"provider {chosen.of_all}: {reasons[0] if reasons else 'no kernel of the catalogue has it'}"
+
+
+def _kernel(word: str) -> str:
+    try:
+        return kernel_name(word)
+    except KeyError as error:
+        raise UsageError(f"--provider {word}=: {error.args[0]}") from error
+
+
+def _provider(word: str) -> str:
+    if word in PROVIDERS or IN_A_FILE.fullmatch(word):
+        return word
+    known = ("auto", *PROVIDERS)
+    raise UsageError(
+        f"--provider {word}: not known{nearest(word, known)}; known: {', '.join(known)}, or for one kernel"
+        " KERNEL=PROVIDER or KERNEL=FILE.py:FUNCTION"
+    )
+
+
+def _named(found: Kernel, wanted: str, device: str) -> Provider:
+    in_a_file = IN_A_FILE.fullmatch(wanted)
+    if in_a_file:
+        return own_file(*in_a_file.groups())
+    try:
+        provider = found.provider(wanted)
+    except KeyError as error:
+        raise CellSkipped(str(error.args[0])) from error
+    reason = provider.needs.why_not(device)
+    if reason is not None:
+        raise CellSkipped(f"provider {wanted} of {found.name}: {reason}")
+    return provider
+
+
+@cache
+def own_file(path: str, function: str) -> Provider:
+    """Return the provider that calls `function` of the Python file at `path`; UsageError if there is none."""
+    written = getattr(_module(path), function, None)
+    if not callable(written):
+        raise UsageError(f"--provider {path}:{function}: the file defines no function {function!r}")
+    return Provider(f"{path}:{function}", _calling(written), Needs())
+
+
+def _calling(written: Callable[..., Any]) -> Callable[[Tensors], Call]:
+    def build(tensors: Tensors) -> Call:
+        def call() -> None:
+            written(**tensors)
+
+        return call
+
+    return build
+
+
+def _module(path: str) -> ModuleType:
+    if not Path(path).is_file():
+        raise UsageError(f"--provider {path}: no such file")
+    spec = importlib.util.spec_from_file_location(f"own_{Path(path).stem}", path)
+    assert spec is not None, "a .py file has a loader"
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"--provider {path}: importing it raised {type(error).__name__}: {error}") from error
+    return module

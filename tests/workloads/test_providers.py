@@ -1,0 +1,118 @@
+"""Whose kernel does each operation: how it is spelt, who takes whose place, and kernels from a user's own file."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dsv4bench.errors import CellSkipped, UsageError
+from dsv4bench.kernels import kernel
+from dsv4bench.kernels.contract import Needs, Provider
+from dsv4bench.workloads import providers
+from dsv4bench.workloads.providers import Choice, choice, parse, why_not
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "spelt"),
+    [
+        ("auto", "cpu", "torch"),
+        ("auto", "cuda", "triton"),
+        ("sglang", "cpu", "sglang"),
+        ("dequant=sglang", "cuda", "triton/dequant=sglang"),
+        ("store=sglang/attention=flash_mla", "cuda", "triton/sparse_attention=flash_mla/store=sglang"),
+        ("sglang/c1=triton", "cuda", "sglang/compress_c1=triton"),
+        ("dequant=a/b.py:fast/c2=torch", "cuda", "triton/compress_c2=torch/dequant=a/b.py:fast"),
+    ],
+)
+def test_a_choice_has_one_spelling(text, device, spelt):
+    assert parse(text, device).text == spelt
+    assert parse(spelt, device) == parse(text, device)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sglnag", "--provider sglnag: not known (did you mean 'sglang'?); known: auto, torch"),
+        ("dequant=", "--provider : not known"),
+        ("dequnt=torch", "--provider dequnt=: no kernel 'dequnt' (did you mean 'dequant'?)"),
+        ("triton", "--provider triton: needs a CUDA device"),
+        ("dequant=triton", "--provider triton: needs a CUDA device"),
+        ("dequant=nowhere.py:fn", "--provider nowhere.py: no such file"),
+    ],
+)
+def test_a_mistake_is_named(text, said):
+    with pytest.raises(UsageError) as caught:
+        choice(text, "cpu")
+    assert str(caught.value).startswith(said)
+
+
+def with_providers(monkeypatch, **needs: Needs):
+    """Give the catalogue's dequant providers of these names beside torch."""
+    made = replace(kernel("dequant"), providers=(kernel("dequant").provider("torch"),))
+    made = replace(made, providers=made.providers + tuple(Provider(name, None, need) for name, need in needs.items()))
+    monkeypatch.setattr(providers, "kernel", lambda name: made if name == "dequant" else kernel(name))
+
+
+ABSENT = Needs(packages=("no_such_package",))
+
+
+def test_ours_takes_the_place_of_a_kernel_that_a_provider_lacks(monkeypatch):
+    with_providers(monkeypatch, sglang=Needs(), triton=Needs())
+    assert Choice("sglang").resolve("dequant", "cuda")[1].name == "sglang"
+    assert Choice("flash_mla").resolve("dequant", "cuda")[1].name == "triton"
+    assert Choice("flash_mla").resolve("dequant", "cpu")[1].name == "torch"
+    with_providers(monkeypatch, sglang=ABSENT, triton=Needs())
+    assert Choice("sglang").resolve("dequant", "cuda")[1].name == "triton"
+
+
+def test_a_provider_named_for_one_kernel_never_gives_way(monkeypatch):
+    with_providers(monkeypatch, sglang=ABSENT, triton=Needs())
+    assert Choice("triton", (("dequant", "torch"),)).resolve("dequant", "cuda")[1].name == "torch"
+    with pytest.raises(CellSkipped, match="provider sglang of dequant: the package 'no_such_package' is not installed"):
+        Choice("triton", (("dequant", "sglang"),)).resolve("dequant", "cuda")
+    with pytest.raises(CellSkipped, match="dequant has no provider 'flash_mla'; it has torch, sglang, triton"):
+        Choice("triton", (("dequant", "flash_mla"),)).resolve("dequant", "cuda")
+
+
+def test_the_torch_path_of_the_compressor_is_always_torch():
+    assert Choice("triton").resolve("compress_pool", "cuda")[1].name == "torch"
+
+
+def test_a_provider_that_can_run_nothing_here_says_why(monkeypatch):
+    assert why_not(Choice("torch"), "cpu") is None
+    with_providers(monkeypatch, mine=ABSENT)
+    assert why_not(Choice("mine"), "cpu") == "provider mine: the package 'no_such_package' is not installed"
+    assert why_not(Choice("nobody"), "cpu") == "provider nobody: no kernel of the catalogue has it"
+
+
+OWN = """
+def twice(x, out, **rest):
+    out.copy_(2 * x)
+
+number = 3
+"""
+
+
+def test_a_function_of_a_users_own_file_is_called_with_the_tensors(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    found = choice(f"rms_norm={tmp_path}/own.py:twice", "cpu")
+    subject, provider = found.resolve("rms_norm", "cpu")
+    x, out = torch.ones(2), torch.zeros(2)
+    provider.build({"x": x, "out": out, "weight": None, "eps": 0.0})()
+    assert (subject.name, out.tolist()) == ("rms_norm", [2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "said"),
+    [
+        ("thrice", OWN, "defines no function 'thrice'"),
+        ("number", OWN, "defines no function 'number'"),
+        ("twice", "import no_such_module_of_mine", "importing it raised ModuleNotFoundError: No module named"),
+        ("twice", "def twice(:", "importing it raised SyntaxError"),
+    ],
+    ids=["no-such-function", "not-a-function", "import-fails", "syntax"],
+)
+def test_a_file_that_cannot_be_used_is_a_usage_error(tmp_path, function, text, said):
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        choice(f"rms_norm={tmp_path}/own.py:{function}", "cpu")
