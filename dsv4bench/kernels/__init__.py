@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from functools import cache
 
 from dsv4bench.errors import nearest
+from dsv4bench.kernels import upstream
 from dsv4bench.kernels.contract import Kernel
 
 CATALOGUE = {
@@ -41,6 +43,6 @@ def kernel_name(word: str) -> str:
 
 @cache
 def kernel(name: str) -> Kernel:
-    """Return the catalogue's kernel called `name`; KeyError for an unknown name."""
+    """Return the catalogue's kernel called `name`, installed packages among its providers; KeyError if unknown."""
     found: Kernel = importlib.import_module(f"dsv4bench.kernels.{CATALOGUE[name]}").KERNEL
-    return found
+    return replace(found, providers=found.providers + upstream.providers(name))

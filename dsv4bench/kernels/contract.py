@@ -40,11 +40,23 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Someone who can do a kernel's work: `build(tensors)` checks the arguments and returns the launching call."""
+    """Someone who can do a kernel's work: `build(tensors)` checks the arguments and returns the launching call.
+
+    `refuses(tensors)` is a sentence where this provider cannot do a call that the kernel allows (a width, a layout, a
+    number of heads), else None; `build` then raises it as a ValueError. It reads no values. `bare`, where there is
+    one, builds the call without what only our arguments ask for (a cast, a copy of the result to its place): that is
+    what a comparison of speeds measures, and what it leaves in the outputs is not to be read.
+    """
 
     name: str
     build: Callable[[Tensors], Call]
     needs: Needs = Needs()
+    refuses: Callable[[Tensors], str | None] = lambda tensors: None
+    bare: Callable[[Tensors], Call] | None = None
+
+    def to_time(self, tensors: Tensors) -> Call:
+        """Return the call that a comparison of speeds measures: the bare one where there is one."""
+        return (self.bare or self.build)(tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,18 @@ def same_bits(got: torch.Tensor, want: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Bench:
+    """At which shapes a kernel is timed: `shape(rows, case)` for every one of `rows` and `cases`.
+
+    A case is the name of a KV layout where the kernel writes or reads one, else a word for what differs ("ratio 2").
+    """
+
+    shape: Callable[[int, str], Any]
+    rows: tuple[int, ...] = (8192,)
+    cases: tuple[str, ...] = ("",)
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One operation of the catalogue.
 
@@ -131,7 +155,8 @@ class Kernel:
     `reference(**tensors)` is the readable definition in plain torch and writes the outputs in place; `cost(tensors)`
     counts the least work; `outputs` names each tensor that a call writes, with its tolerance; `examples` are shapes
     that every provider must pass. `check_values(tensors)` raises a ValueError for a slot, id or length out of range; it
-    reads tensors, so it runs before a result is trusted and in debug mode, never inside a measured call.
+    reads tensors, so it runs before a result is trusted and in debug mode, never inside a measured call. `bench` says at
+    which shapes it is timed; without it the examples are.
     """
 
     name: str
@@ -142,6 +167,7 @@ class Kernel:
     examples: tuple[Any, ...]
     providers: tuple[Provider, ...] = field(default=())
     check_values: Callable[[Tensors], None] = lambda tensors: None
+    bench: Bench | None = None
 
     def provider(self, name: str) -> Provider:
         """Return the provider called `name`; KeyError names those that exist."""
