@@ -148,18 +148,6 @@ class Bench:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """At which shapes a kernel is timed: `shape(rows, case)` for every one of `rows` and `cases`.
-
-    A case is the name of a KV layout where the kernel writes or reads one, else a word for what differs ("ratio 2").
-    """
-
-    shape: Callable[[int, str], Any]
-    rows: tuple[int, ...] = (8192,)
-    cases: tuple[str, ...] = ("",)
-
-
-@dataclass(frozen=True, slots=True)
 class Kernel:
     """One operation of the catalogue.
 
