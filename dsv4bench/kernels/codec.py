@@ -11,7 +11,7 @@ from functools import cache
 
 import torch
 
-from dsv4bench.kernels.layout import INDEX_K, NOPE_DIM, ROPE_DIM, V4, V41, V41_FP4, KVLayout
+from dsv4bench.kernels.layout import INDEX_K, NOPE_DIM, ROPE_DIM, V4, KVLayout
 from dsv4bench.kernels.paged import code_gaps as code_gaps
 from dsv4bench.kernels.paged import compressed_code_gaps as compressed_code_gaps
 from dsv4bench.kernels.paged import paged as paged
@@ -152,12 +152,15 @@ def fake_quant_index(x: torch.Tensor) -> torch.Tensor:
 def quantise(x: torch.Tensor, layout: KVLayout) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the bytes of rows [n, 512]: data u8 [n, data_bytes] and scales u8 [n, scales].
 
-    V4.1 layouts expect values that are exact in bf16. V4 has 7 scales; its eighth scale byte is written by nobody.
+    V4.1 layouts expect values that are exact in bf16. V4 has 7 scales; its eighth scale byte is written by nobody. The
+    uniform layout has none: its e4m3 saturate at 448.
     """
-    if layout == V4:
+    if layout.encoding == "v4":
         return _quantise_v4(x)
+    if layout.encoding == "uniform":
+        return e4m3_encode(x), torch.empty(len(x), 0, dtype=torch.uint8, device=x.device)
     tiles = x.unflatten(-1, (-1, layout.values_per_scale))
-    if layout == V41:
+    if layout.encoding == "v41":
         scale = v41_scale(tiles)
         return e4m3_encode(tiles / ue8m0_decode(scale)).flatten(-2), scale.squeeze(-1)
     scale = fp4_scale(tiles)
@@ -178,11 +181,13 @@ def dequantise(data: torch.Tensor, scales: torch.Tensor, layout: KVLayout) -> to
 
     Codes and scales are exact in bf16, and a bf16 product is rounded once: no wider step is needed.
     """
-    if layout == V4:
+    if layout.encoding == "v4":
         values, scale = _look_up(_e4m3_values, data[..., :NOPE_DIM]), _look_up(_ue8m0_values, scales[..., :7])
         tail = data[..., NOPE_DIM:].contiguous().view(torch.bfloat16)
         return torch.cat([_scaled(values, scale), tail], -1)
-    if layout == V41:
+    if layout.encoding == "uniform":
+        return _look_up(_e4m3_values, data)
+    if layout.encoding == "v41":
         return _scaled(_look_up(_e4m3_values, data), _look_up(_ue8m0_values, scales))
     return _scaled(_look_up(_e2m1_pairs, data).view(torch.bfloat16), _look_up(_e4m3_values, scales))
 
@@ -216,9 +221,9 @@ def write_compressed(
 ) -> None:
     """Write rotated rows [n, 512], exact in bf16, to valid slots [n] as a compressor does (specification 3.4).
 
-    Every layout but FP4 takes the fake-quantised row, so that its values are rounded twice.
+    Every encoding but FP4 takes the fake-quantised row, so that its values are rounded twice.
     """
-    rows = x.float() if layout == V41_FP4 else fake_quant_kv(x.float())
+    rows = x.float() if layout.encoding == "fp4" else fake_quant_kv(x.float())
     write_rows(cache, slots, quantise(rows, layout), page_size, layout)
 
 

@@ -1,8 +1,9 @@
 """Dequantise rows of a paged KV cache into bf16 (specification 2.2, 2.3, 3.9).
 
 Row i of `out` [n, 1, 512] is the row of slot ids[i]: code times scale for every channel, except that V4's 64 rotated
-channels are bf16 already and copied. The result is exact in bf16 for every finite code (-0.0 and NaN kept), so every
-provider must agree bit for bit. Ids must be valid; the stride of out's rows is free, as it may be part of a workspace.
+channels are bf16 already and copied, and that a uniform row has no scales. The result is exact in bf16 for every finite
+code (-0.0 and NaN kept), so every provider must agree bit for bit. Ids i32 or i64 must be valid; the stride of out's
+rows is free, as it may be part of a workspace.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.arguments import expect_cache
+from dsv4bench.kernels.arguments import BF16, IDS, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.codec_triton import e2m1_decode, e4m3_decode, ue8m0_decode, unpack_nibbles
 from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, V4, KVLayout
+from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, KVLayout
 from dsv4bench.kernels.paged_triton import (
     FP4_DATA,
     FP4_SCALE,
@@ -27,11 +28,13 @@ from dsv4bench.kernels.paged_triton import (
     V4_SCALE,
     V41_DATA,
     V41_SCALE,
+    encoding_of,
+    is_interleaved,
     paged_constants,
     slot_offsets,
 )
 
-LAUNCH = {"v4": (8, 4), "v41": (8, 4), "fp4": (4, 2)}  # rows of a program and its warps
+LAUNCH = {"v4": (8, 4), "v41": (8, 4), "fp4": (4, 2), "uniform": (8, 4)}  # rows of a program and its warps
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,8 @@ def reference(cache: torch.Tensor, ids: torch.Tensor, page_size: int, layout: KV
 
 def cost(tensors: Tensors) -> Cost:
     """One multiplication a channel; reads an id and a row's codes and scales, writes 512 bf16."""
-    layout, rows = tensors["layout"], tensors["ids"].numel()
-    unused = 1 if layout == V4 else 0  # the pad byte of the scales
-    read = layout.row_bytes - unused + tensors["ids"].element_size()
+    rows = tensors["ids"].numel()
+    read = tensors["layout"].used_bytes + tensors["ids"].element_size()
     return Cost(rows * HEAD_DIM, rows * read, rows * HEAD_DIM * 2)
 
 
@@ -89,13 +91,16 @@ def _dequant(
     live = row < n
     slots = tl.load(ids_ptr + row, mask=live, other=0)
     out_rows = out_ptr + row[:, None] * out_stride
-    if LAYOUT == "v4":
+    ENCODING: tl.constexpr = encoding_of(LAYOUT)
+    if ENCODING == "v4":
         _dequant_v4(cache_ptr, slots, live, out_rows, PAGE_SIZE, PAGE_BYTES)
-    elif LAYOUT == "v41":
-        _dequant_v41(cache_ptr, slots, live, out_rows, PAGE_SIZE, PAGE_BYTES)
+    elif ENCODING == "v41":
+        _dequant_v41(cache_ptr, slots, live, out_rows, PAGE_SIZE, PAGE_BYTES, is_interleaved(LAYOUT))
+    elif ENCODING == "fp4":
+        _dequant_fp4(cache_ptr, slots, live, out_rows, PAGE_SIZE, PAGE_BYTES, is_interleaved(LAYOUT))
     else:
-        tl.static_assert(LAYOUT == "fp4", "a layout is v4, v41 or fp4")
-        _dequant_fp4(cache_ptr, slots, live, out_rows, PAGE_SIZE, PAGE_BYTES)
+        tl.static_assert(ENCODING == "uniform", "an encoding is v4, v41, fp4 or uniform")
+        _dequant_uniform(cache_ptr, slots, live, out_rows, PAGE_SIZE, PAGE_BYTES)
 
 
 @triton.jit
@@ -120,8 +125,10 @@ def _dequant_v4(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_
 
 
 @triton.jit
-def _dequant_v41(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
-    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE)
+def _dequant_v41(
+    cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, INTERLEAVED: tl.constexpr
+):
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE, INTERLEAVED)
     channel = tl.arange(0, ROW)[None, :]
     tile = tl.arange(0, 16)[None, :]
     codes = tl.load(cache_ptr + data[:, None] + channel, mask=live[:, None], other=0)
@@ -130,9 +137,11 @@ def _dequant_v41(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE
 
 
 @triton.jit
-def _dequant_fp4(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+def _dequant_fp4(
+    cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, INTERLEAVED: tl.constexpr
+):
     """Even and odd channels are joined in registers, before one contiguous store."""
-    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE)
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE, INTERLEAVED)
     byte = tl.arange(0, FP4_DATA)[None, :]
     tile = tl.arange(0, 32)[None, :]
     packed = tl.load(cache_ptr + data[:, None] + byte, mask=live[:, None], other=0)
@@ -141,14 +150,32 @@ def _dequant_fp4(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE
     tl.store(out_rows + tl.arange(0, ROW)[None, :], values, mask=live[:, None])
 
 
+@triton.jit
+def _dequant_uniform(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    data, _ = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, ROW, 0)
+    channel = tl.arange(0, ROW)[None, :]
+    codes = tl.load(cache_ptr + data[:, None] + channel, mask=live[:, None], other=0)
+    tl.store(out_rows + channel, e4m3_decode(codes).to(tl.bfloat16), mask=live[:, None])
+
+
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
+    expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
+    expect_tensor("ids", tensors["ids"], IDS, ("n",))
+    expect_tensor("out", tensors["out"], BF16, (tensors["ids"].numel(), 1, HEAD_DIM), free_strides=2)
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for an id that no slot of the cache has."""
+    expect_range("ids", tensors["ids"], 0, tensors["cache"].shape[0] * tensors["page_size"])
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Return the launch of the Triton kernel; several rows a program."""
+    check(tensors)
     cache, ids, out = tensors["cache"], tensors["ids"], tensors["out"]
     layout: KVLayout = tensors["layout"]
-    expect_cache(cache, layout, tensors["page_size"])
-    if out.stride(-1) != 1:
-        raise ValueError(f"the channels of out must lie side by side, not {out.stride(-1)} apart")
-    rows, warps = LAUNCH[layout.name]
+    rows, warps = LAUNCH[layout.encoding]
     grid = (triton.cdiv(ids.numel(), rows),)
     constants = paged_constants(layout, tensors["page_size"])
 
@@ -170,6 +197,10 @@ KERNEL = Kernel(
         Shape(37, "v41", page_size=128, id_bits=32),
         Shape(37, "fp4", page_size=64),
         Shape(1, "fp4", pages=1),
+        Shape(9, "v41_new", page_size=64),
+        Shape(9, "fp4_new", page_size=2, id_bits=32),
+        Shape(9, "uniform"),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check_values=check_values,
 )

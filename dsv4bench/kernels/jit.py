@@ -11,6 +11,7 @@ from typing import Any
 try:
     import triton
     import triton.language as tl
+    from triton.language.extra import libdevice
 
     HAVE_TRITON = True
 except ImportError:
@@ -22,7 +23,10 @@ except ImportError:
         def __init__(self, value: Any) -> None:
             self.value = value
 
-    triton = SimpleNamespace(jit=lambda function: function, cdiv=lambda a, b: -(-a // b))
+    triton = SimpleNamespace(
+        jit=lambda function: function, constexpr_function=lambda function: function, cdiv=lambda a, b: -(-a // b)
+    )
     tl = SimpleNamespace(constexpr=_Constexpr)
+    libdevice = SimpleNamespace()
 
-__all__ = ["HAVE_TRITON", "tl", "triton"]
+__all__ = ["HAVE_TRITON", "libdevice", "tl", "triton"]

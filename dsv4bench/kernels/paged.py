@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import torch
 
-from dsv4bench.kernels.layout import INDEX_K, NOPE_DIM, V41_FP4, KVLayout
+from dsv4bench.kernels.layout import NOPE_DIM, KVLayout
 
 
 def paged(cache: torch.Tensor, page_size: int, layout: KVLayout) -> tuple[torch.Tensor, torch.Tensor]:
     """View a cache u8 [pages, page_bytes] as data [pages, page_size, data_bytes] and scales [.., .., scale_bytes]."""
     data_stride, scale_base, scale_stride = layout.strides(page_size)
-    data = cache[:, :scale_base].unflatten(1, (page_size, data_stride))
-    scales = cache[:, scale_base : scale_base + page_size * scale_stride].unflatten(1, (page_size, scale_stride))
+    pages, start = cache.shape[0], cache.storage_offset()
+    page_stride = cache.stride(0)
+    data = cache.as_strided((pages, page_size, layout.data_bytes), (page_stride, data_stride, 1), start)
+    scales = cache.as_strided(
+        (pages, page_size, layout.scale_bytes), (page_stride, scale_stride, 1), start + scale_base
+    )
     return data, scales
 
 
@@ -42,20 +46,22 @@ def code_gaps(
 ) -> torch.Tensor:
     """Return by how many codes the bytes that differ between two caches are apart, the two zeros being one code.
 
-    Codes under a scale that differs are not comparable, so there the scales count; rotated channels of e4m3 layouts are
-    left out, because a rotation can cancel to near zero. `only_fp4` leaves out all e4m3 data.
+    Codes under a scale that differs are not comparable, so there the scales count; an f32 scale is no code and left
+    out, the codes under it are not. Rotated channels of e4m3 rows are left out, because a rotation can cancel to near
+    zero. `only_fp4` leaves out all e4m3 data.
     """
     (data, scales), (want_data, want_scales) = paged(got, page_size, layout), paged(want, page_size, layout)
-    moved = scales != want_scales
-    gaps = [(scales[moved].int() - want_scales[moved].int()).abs()]
-    four_bits = layout in (V41_FP4, INDEX_K)
+    four_bits = layout.encoding in ("fp4", "index_fp4")
+    width = NOPE_DIM if layout.encoding in ("v4", "v41", "uniform") else layout.data_bytes
+    differ = data[..., :width] != want_data[..., :width]
+    gaps = [data.new_empty(0, dtype=torch.int32)]
+    if layout.encoding not in ("uniform", "index_fp8"):
+        moved = scales != want_scales
+        gaps.append((scales[moved].int() - want_scales[moved].int()).abs())
+        tile = layout.values_per_scale // (2 if four_bits else 1)
+        differ &= ~moved[..., : width // tile].repeat_interleave(tile, dim=-1)
     if four_bits or not only_fp4:
-        width, tile = (
-            (layout.data_bytes, layout.values_per_scale // 2) if four_bits else (NOPE_DIM, layout.values_per_scale)
-        )
-        data, want_data = data[..., :width], want_data[..., :width]
-        differ = (data != want_data) & ~moved[..., : width // tile].repeat_interleave(tile, dim=-1)
-        pair = torch.stack([data[differ], want_data[differ]]).int()
+        pair = torch.stack([data[..., :width][differ], want_data[..., :width][differ]]).int()
         for codes, sign in ((pair & 15, 8), (pair >> 4, 8)) if four_bits else ((pair, 128),):
             ordered = torch.where(codes < sign, codes, sign - codes)
             gaps.append((ordered[0] - ordered[1]).abs())

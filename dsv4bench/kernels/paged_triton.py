@@ -1,14 +1,22 @@
 """Rows of a paged cache as Triton device functions, shared by every writer and reader (specification 2.1).
 
-A writer ends in `store_rows` or `store_index_rows`, with `**paged_constants(layout, page_size)` at its launch;
-addresses are int64. V4.1 layouts expect rows whose values are exact in bf16; V4 takes f32 rows. R counts rows.
+A writer ends in `store_rows` or `store_index_rows`, with `**paged_constants(layout, page_size)` at its launch. LAYOUT
+is a layout's name: `encoding_of` and `is_interleaved` say what it stands for. Addresses are int64. V4.1 layouts expect
+rows whose values are exact in bf16; V4 takes f32 rows. R counts rows.
 """
 
 from __future__ import annotations
 
-from dsv4bench.kernels.codec_triton import fake_quant_kv, pack_nibbles, quantise_fp4, quantise_v4, quantise_v41
+from dsv4bench.kernels.codec_triton import (
+    e4m3_encode,
+    fake_quant_kv,
+    pack_nibbles,
+    quantise_fp4,
+    quantise_v4,
+    quantise_v41,
+)
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import HEAD_DIM, INDEX_K, INDEX_K_FP8, NOPE_DIM, V4, V41, V41_FP4, KVLayout
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_K, INDEX_K_FP8, LAYOUTS, NOPE_DIM, V4, V41, V41_FP4, KVLayout
 
 ROW = tl.constexpr(HEAD_DIM)
 NOPE = tl.constexpr(NOPE_DIM)
@@ -17,6 +25,8 @@ V41_DATA, V41_SCALE = tl.constexpr(V41.data_bytes), tl.constexpr(V41.scale_bytes
 FP4_DATA, FP4_SCALE = tl.constexpr(V41_FP4.data_bytes), tl.constexpr(V41_FP4.scale_bytes)
 INDEX_DATA, INDEX_SCALE = tl.constexpr(INDEX_K.data_bytes), tl.constexpr(INDEX_K.scale_bytes)
 INDEX_FP8_DATA, INDEX_FP8_SCALE = tl.constexpr(INDEX_K_FP8.data_bytes), tl.constexpr(INDEX_K_FP8.scale_bytes)
+_ENCODINGS = {name: layout.encoding for name, layout in LAYOUTS.items()}
+_INTERLEAVED = {name: layout.interleaved for name, layout in LAYOUTS.items()}
 
 
 def paged_constants(layout: KVLayout, page_size: int) -> dict[str, str | int]:
@@ -24,27 +34,54 @@ def paged_constants(layout: KVLayout, page_size: int) -> dict[str, str | int]:
     return {"LAYOUT": layout.name, "PAGE_SIZE": page_size, "PAGE_BYTES": layout.page_bytes(page_size)}
 
 
+@triton.constexpr_function
+def encoding_of(layout: str) -> str:
+    """Return the encoding of the layout called `layout`: what the bytes of its rows mean."""
+    return _ENCODINGS[layout]
+
+
+@triton.constexpr_function
+def is_interleaved(layout: str) -> bool:
+    """Return whether the layout called `layout` keeps each row's scales behind its data."""
+    return _INTERLEAVED[layout]
+
+
 @triton.jit
 def slot_offsets(
-    slots, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, DATA_BYTES: tl.constexpr, SCALE_BYTES: tl.constexpr
+    slots,
+    PAGE_SIZE: tl.constexpr,
+    PAGE_BYTES: tl.constexpr,
+    DATA_BYTES: tl.constexpr,
+    SCALE_BYTES: tl.constexpr,
+    INTERLEAVED: tl.constexpr = False,
 ):
     """Return the byte offsets of the data and of the scales of slots [R], both i64 [R]."""
     slots = slots.to(tl.int64)
     page = slots // PAGE_SIZE * PAGE_BYTES
     index = slots % PAGE_SIZE
-    return page + index * DATA_BYTES, page + PAGE_SIZE * DATA_BYTES + index * SCALE_BYTES
+    if INTERLEAVED:
+        data = page + index * (DATA_BYTES + SCALE_BYTES)
+        scale = data + DATA_BYTES
+    else:
+        data = page + index * DATA_BYTES
+        scale = page + PAGE_SIZE * DATA_BYTES + index * SCALE_BYTES
+    return data, scale
 
 
 @triton.jit
 def store_rows(cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
     """Quantise rows f32 [R, 512] by the layout's rule into slots [R]; rows that are not `live` [R] write nothing."""
-    if LAYOUT == "v4":
+    ENCODING: tl.constexpr = encoding_of(LAYOUT)
+    if ENCODING == "v4":
         _store_v4(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES)
-    elif LAYOUT == "v41":
-        _store_v41(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES)
+    elif ENCODING == "v41":
+        _store_v41(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES, is_interleaved(LAYOUT))
+    elif ENCODING == "fp4":
+        _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES, is_interleaved(LAYOUT))
     else:
-        tl.static_assert(LAYOUT == "fp4", "a layout is v4, v41 or fp4")
-        _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES)
+        tl.static_assert(ENCODING == "uniform", "an encoding is v4, v41, fp4 or uniform")
+        data, _ = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, ROW, 0)
+        _store_bytes(cache_ptr, data, live, e4m3_encode(x))
 
 
 @triton.jit
@@ -70,17 +107,17 @@ def _store_v4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl
 
 
 @triton.jit
-def _store_v41(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+def _store_v41(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, INTERLEAVED: tl.constexpr):
     codes, scales = quantise_v41(tl.reshape(x, (x.shape[0] * 16, 32)))
-    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE)
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE, INTERLEAVED)
     _store_bytes(cache_ptr, data, live, tl.reshape(codes, x.shape))
     _store_bytes(cache_ptr, scale, live, tl.reshape(scales, (x.shape[0], 16)))
 
 
 @triton.jit
-def _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+def _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, INTERLEAVED: tl.constexpr):
     codes, scales = quantise_fp4(tl.reshape(x, (x.shape[0] * 32, 16)))
-    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE)
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE, INTERLEAVED)
     _store_bytes(cache_ptr, data, live, pack_nibbles(tl.reshape(codes, x.shape)))
     _store_bytes(cache_ptr, scale, live, tl.reshape(scales, (x.shape[0], 32)))
 
@@ -107,6 +144,6 @@ def store_compressed_rows(
     cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr
 ):
     """Store rotated rows f32 [R, 512], exact in bf16, as a compressor does: fake-quantised first, except for FP4."""
-    if LAYOUT != "fp4":
+    if encoding_of(LAYOUT) != "fp4":
         x = fake_quant_kv(x)
     store_rows(cache_ptr, slots, live, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)

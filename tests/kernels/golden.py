@@ -12,6 +12,9 @@ FP4_BYTES = "9180a2c48510792f"
 FP4_SCALE = 0x38
 V41_BYTES = "5ada45ba68e870f2748000 62e37cfc66 52d23db260e068ea6c8000 5adb74f45e"
 V4_BYTES = V41_BYTES + "4aca35aa58d860e2648000 52d36cec56 42c22da250d058da5c8000 4acb64e44e"
+# without a scale, from a search of the e4m3 grid in exact fractions
+UNIFORM_BYTES = "2aaa158a38b840c244800032b34ccc36" + "22a20d8530b038ba3c80002aab44c42e"
+UNIFORM_BYTES += "1a9a068328a830b234800022a33cbc26" + "1292038120a028aa2c80001a9b34b41e"
 V41_AFTER_FAKE_QUANT = "60e0008068e870f0740000 60e07cfc68 58d8008060e068e86c0000 58d874f460"
 
 # A.1, A.2, A.3: the maximum of a tile and its scale byte
@@ -88,3 +91,22 @@ def tiles_with_maximum(maxima: torch.Tensor, width: int) -> torch.Tensor:
     place = torch.arange(len(maxima)) % width
     tiles[torch.arange(len(maxima)), place] = maxima * (1 - 2 * (place % 2))
     return tiles
+
+
+# 2.1: bytes of data and of scales of a slot, and whether the scales lie behind each row
+SLOTS = {
+    "v4": (576, 8, False),
+    "v41": (512, 16, False),
+    "fp4": (256, 32, False),
+    "v41_new": (512, 16, True),
+    "fp4_new": (256, 32, True),
+    "uniform": (512, 0, False),
+}
+
+
+def slot_place(name: str, page_size: int, index: int) -> tuple[int, int]:
+    """Return where in its page the data and the scales of a slot begin."""
+    data, scales, interleaved = SLOTS[name]
+    if interleaved:
+        return index * (data + scales), index * (data + scales) + data
+    return index * data, page_size * data + index * scales

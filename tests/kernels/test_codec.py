@@ -8,8 +8,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsv4bench.kernels import codec
-from dsv4bench.kernels.layout import INDEX_K, V4, V41, V41_FP4
+from dsv4bench.kernels import codec, paged
+from dsv4bench.kernels.layout import (
+    INDEX_K,
+    INDEX_K_FP8,
+    LAYOUTS,
+    UNIFORM_FP8,
+    V4,
+    V41,
+    V41_FP4,
+    V41_FP4_NEW,
+    V41_NEW,
+)
 from tests.kernels import golden
 
 SCALE_RULES = {"v4": codec.v4_scale, "v41": codec.v41_scale, "fp4": codec.fp4_scale}
@@ -119,10 +129,13 @@ GOLDEN_ROWS = [
     (V41_FP4, golden.FP4_BYTES, [golden.FP4_SCALE, 0x30, 0x28, 0x20]),
     (V41, golden.V41_BYTES, [121, 119]),
     (V4, golden.V4_BYTES, [121] * 7),
+    (V41_FP4_NEW, golden.FP4_BYTES, [golden.FP4_SCALE, 0x30, 0x28, 0x20]),
+    (V41_NEW, golden.V41_BYTES, [121, 119]),
+    (UNIFORM_FP8, golden.UNIFORM_BYTES, []),
 ]
 
 
-@pytest.mark.parametrize(("layout", "text", "scales"), GOLDEN_ROWS, ids=["fp4", "v41", "v4"])
+@pytest.mark.parametrize(("layout", "text", "scales"), GOLDEN_ROWS, ids=[row[0].name for row in GOLDEN_ROWS])
 def test_golden_rows(layout, text, scales):
     data, scale = codec.quantise(golden.ROW[None], layout)
     want = golden.from_hex(text)
@@ -206,12 +219,12 @@ def test_a_bf16_product_is_rounded_once():
         assert torch.equal(got.signbit()[:255], want.signbit()[:255])
 
 
-@pytest.mark.parametrize("layout", [V4, V41, V41_FP4], ids=lambda layout: layout.name)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=lambda layout: layout.name)
 def test_written_rows_are_read_back_and_nothing_else_changes(layout):
     cache = torch.full((2, layout.page_bytes(64)), 0xA5, dtype=torch.uint8)
     rows = codec.quantise(golden.ROW.repeat(2, 1) * torch.tensor([[1.0], [0.5]]), layout)
-    codec.write_rows(cache, torch.tensor([3, 127]), rows, 64, layout)
-    data, scales = codec.read_rows(cache, torch.tensor([3, 127]), 64, layout)
+    paged.write_rows(cache, torch.tensor([3, 127]), rows, 64, layout)
+    data, scales = paged.read_rows(cache, torch.tensor([3, 127]), 64, layout)
     used = rows[1].shape[1]
     assert torch.equal(data, rows[0])
     assert torch.equal(scales[:, :used], rows[1])
@@ -289,6 +302,10 @@ def caches(layout, changes):
         (V41_FP4, [(511, 0x21, 0x2A)], [3, 0]),
         (V41_FP4, [(7, 0x21, 0x77), (8, 0x21, 0x23), (512, 0x40, 0x42)], [2, 2, 0]),
         (INDEX_K, [(16, 0x80, 0x10), (2 * 64, 120, 124), (0, 0x00, 0x77)], [4, 0, 1]),
+        (V41_NEW, [(528 + 447, 0x01, 0x82), (528 + 448, 0x01, 0x7F), (512, 120, 121), (31, 0x10, 0x12)], [3, 1]),
+        (V41_FP4_NEW, [(288 + 255, 0x21, 0x2A), (256, 0x40, 0x42), (7, 0x21, 0x77)], [3, 0, 2]),
+        (UNIFORM_FP8, [(512 + 447, 0x01, 0x82), (448, 0x01, 0x7E), (0, 0x80, 0x00)], [3, 0]),
+        (INDEX_K_FP8, [(128 + 127, 0x7E, 0x7C), (2 * 128 + 3, 0x3B, 0x3C), (0, 0x01, 0x81)], [2, 2]),
     ],
     ids=[
         "v41 neighbours",
@@ -303,22 +320,28 @@ def caches(layout, changes):
         "fp4 low nibble across zero, last byte",
         "fp4 below a scale that moved, and beside it",
         "index key below a scale that moved, and beside it",
+        "v41_new second row, rotated channel, below a scale that moved",
+        "fp4_new low nibble of the last byte, below a scale that moved",
+        "uniform second row, rotated channel, both zeros",
+        "fp8 index key under an f32 scale that moved",
     ],
 )
 def test_gaps_between_codes(layout, changes, gaps):
-    found = codec.code_gaps(*caches(layout, changes), 2, layout)
+    found = paged.code_gaps(*caches(layout, changes), 2, layout)
     assert sorted(found.tolist()) == sorted(gaps)
 
 
 def test_gaps_of_what_a_compressor_wrote():
     changes = [(0, 0x10, 0x20), (2 * 512, 120, 122)]
-    assert codec.compressed_code_gaps(*caches(V41, changes), 2, V41).tolist() == [2]
-    assert codec.compressed_code_gaps(*caches(V41_FP4, [(0, 0x21, 0x41)]), 2, V41_FP4).tolist() == [0, 2]
+    assert paged.compressed_code_gaps(*caches(V41, changes), 2, V41).tolist() == [2]
+    assert paged.compressed_code_gaps(*caches(V41_FP4, [(0, 0x21, 0x41)]), 2, V41_FP4).tolist() == [0, 2]
+    assert paged.compressed_code_gaps(*caches(V41_FP4_NEW, [(288, 0x21, 0x41)]), 2, V41_FP4_NEW).tolist() == [0, 2]
+    assert paged.compressed_code_gaps(*caches(UNIFORM_FP8, [(0, 0x21, 0x41)]), 2, UNIFORM_FP8).tolist() == []
 
 
 @pytest.mark.parametrize(
     ("limit", "layout"),
-    [(1, V4), (1, V41), (1, V41_FP4), (2, INDEX_K)],
+    [(1, V4), (1, V41), (1, V41_FP4), (1, V41_NEW), (1, V41_FP4_NEW), (1, UNIFORM_FP8), (2, INDEX_K)],
     ids=lambda value: str(getattr(value, "name", value)),
 )
 def test_a_step_of_bf16_before_the_rotation_moves_a_code_no_further(limit, layout):
@@ -327,7 +350,7 @@ def test_a_step_of_bf16_before_the_rotation_moves_a_code_no_further(limit, layou
     x = torch.randn(512, 128 if layout == INDEX_K else 512, generator=generator).bfloat16()
     step = torch.randint(-1, 2, x.shape, generator=generator, dtype=torch.int16)
     written = [rotated_rows(one, layout) for one in (x, (x.view(torch.int16) + step).view(torch.bfloat16))]
-    gaps = codec.code_gaps(*written, 64, layout)
+    gaps = paged.code_gaps(*written, 64, layout)
     assert len(gaps) > 100
     assert int(gaps.max()) <= limit
 
@@ -339,5 +362,5 @@ def rotated_rows(x, layout):
     rotated = codec.rotate_tail(x.float(), freqs, torch.arange(512) % 64).bfloat16().float()
     rows = codec.index_pack(codec.fake_quant_index(rotated)) if layout == INDEX_K else codec.quantise(rotated, layout)
     cache = torch.zeros(8, layout.page_bytes(64), dtype=torch.uint8)
-    codec.write_rows(cache, torch.arange(512), rows, 64, layout)
+    paged.write_rows(cache, torch.arange(512), rows, 64, layout)
     return cache

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dsv4bench.kernels import codec
+from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.codec_triton import (
     e2m1_decode,
     e2m1_encode,
@@ -22,12 +22,18 @@ from dsv4bench.kernels.codec_triton import (
 )
 from dsv4bench.kernels.contract import same_bits
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import INDEX_K, V4, V41, V41_FP4
-from dsv4bench.kernels.paged_triton import paged_constants, slot_offsets, store_index_rows, store_rows
+from dsv4bench.kernels.layout import INDEX_K, LAYOUTS, UNIFORM_FP8, V4, V41, V41_FP4, V41_FP4_NEW, V41_NEW
+from dsv4bench.kernels.paged_triton import (
+    encoding_of,
+    is_interleaved,
+    paged_constants,
+    slot_offsets,
+    store_index_rows,
+    store_rows,
+)
 from tests.kernels import golden
 
 BLOCK = 4096
-LAYOUTS = [V4, V41, V41_FP4]
 
 
 @triton.jit
@@ -111,9 +117,11 @@ def write_index_rows(payload_ptr, scales_ptr, slots_ptr, cache_ptr, PAGE_SIZE: t
 
 
 @triton.jit
-def place_slots(slots_ptr, data_ptr, scale_ptr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+def place_slots(
+    slots_ptr, data_ptr, scale_ptr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, INTERLEAVED: tl.constexpr
+):
     at = tl.arange(0, 4)
-    data, scale = slot_offsets(tl.load(slots_ptr + at), PAGE_SIZE, PAGE_BYTES, 512, 16)
+    data, scale = slot_offsets(tl.load(slots_ptr + at), PAGE_SIZE, PAGE_BYTES, 512, 16, INTERLEAVED)
     tl.store(data_ptr + at, data)
     tl.store(scale_ptr + at, scale)
 
@@ -226,11 +234,14 @@ GOLDEN_ROWS = [
     (V41_FP4, golden.FP4_BYTES, [golden.FP4_SCALE, 0x30]),
     (V41, golden.V41_BYTES, [121, 119]),
     (V4, golden.V4_BYTES, [121, 121]),
+    (V41_NEW, golden.V41_BYTES, [121, 119]),
+    (V41_FP4_NEW, golden.FP4_BYTES, [golden.FP4_SCALE, 0x30]),
+    (UNIFORM_FP8, golden.UNIFORM_BYTES, []),
 ]
 
 
 @pytest.mark.parametrize("slot", [0, 5, 300], ids=lambda slot: f"slot-{slot}")
-@pytest.mark.parametrize(("layout", "text", "scales"), GOLDEN_ROWS, ids=["fp4", "v41", "v4"])
+@pytest.mark.parametrize(("layout", "text", "scales"), GOLDEN_ROWS, ids=[row[0].name for row in GOLDEN_ROWS])
 def test_a_golden_row_lies_at_its_slot_and_nowhere_else(layout, text, scales, slot, triton_device):
     page_bytes = layout.page_bytes(256)
     cache = torch.full((2, page_bytes), 0xA5, dtype=torch.uint8, device=triton_device)
@@ -238,8 +249,7 @@ def test_a_golden_row_lies_at_its_slot_and_nowhere_else(layout, text, scales, sl
     x = torch.stack([golden.ROW * 3, golden.ROW, golden.ROW * 5]).to(triton_device)
     write_rows[(1,)](x, slots, cache, 3, **paged_constants(layout, 256), ROWS=4)
     flat, want = cache.view(-1), golden.from_hex(text)
-    data = slot // 256 * page_bytes + slot % 256 * layout.data_bytes
-    scale = slot // 256 * page_bytes + 256 * layout.data_bytes + slot % 256 * layout.scale_bytes
+    data, scale = (slot // 256 * page_bytes + place for place in golden.slot_place(layout.name, 256, slot % 256))
     assert flat[data : data + len(want)].tolist() == want
     assert flat[scale : scale + len(scales)].tolist() == scales
     flat[data : data + layout.data_bytes] = 0xA5
@@ -247,7 +257,7 @@ def test_a_golden_row_lies_at_its_slot_and_nowhere_else(layout, text, scales, sl
     assert (cache == 0xA5).all()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=lambda layout: layout.name)
 def test_random_rows_become_the_bytes_of_the_oracle(layout, triton_device):
     x = torch.randn(14, 512, generator=torch.Generator().manual_seed(6)) * 2.0 ** torch.arange(-9.0, 5.0)[:, None]
     x = x.bfloat16().float().to(triton_device)
@@ -255,7 +265,7 @@ def test_random_rows_become_the_bytes_of_the_oracle(layout, triton_device):
     got = torch.full((2, layout.page_bytes(64)), 0xA5, dtype=torch.uint8, device=triton_device)
     want = got.clone()
     write_rows[(4,)](x, slots, got, 14, **paged_constants(layout, 64), ROWS=4)
-    codec.write_rows(want, slots, codec.quantise(x, layout), 64, layout)
+    paged.write_rows(want, slots, codec.quantise(x, layout), 64, layout)
     assert torch.equal(got, want)
 
 
@@ -280,13 +290,33 @@ def test_index_rows_lie_at_their_slots(triton_device):
     assert torch.equal(cache, want)
 
 
+@pytest.mark.parametrize("interleaved", [False, True], ids=["block-split", "interleaved"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=["i32", "i64"])
-def test_addresses_do_not_wrap_at_two_gib(dtype, triton_device):
+def test_addresses_do_not_wrap_at_two_gib(dtype, interleaved, triton_device):
     """Slot 8 000 044 of a V41 pool lies beyond 2^31 bytes, whatever the type of its id."""
     slots = torch.tensor([0, 300, 8_000_044, 2**30], dtype=dtype, device=triton_device)
     data, scale = torch.zeros(2, 4, dtype=torch.int64, device=triton_device)
-    place_slots[(1,)](slots, data, scale, PAGE_SIZE=256, PAGE_BYTES=135_168)
-    page, index = slots.long() // 256, slots.long() % 256
-    assert data.tolist() == (page * 135_168 + index * 512).tolist()
-    assert scale.tolist() == (page * 135_168 + 131_072 + index * 16).tolist()
+    place_slots[(1,)](slots, data, scale, PAGE_SIZE=256, PAGE_BYTES=135_168, INTERLEAVED=interleaved)
+    page, index = slots.long() // 256 * 135_168, slots.long() % 256
+    want = page + index * (528 if interleaved else 512)
+    assert data.tolist() == want.tolist()
+    assert scale.tolist() == (want + 512 if interleaved else page + 131_072 + index * 16).tolist()
     assert data[2] > 2**31
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=lambda layout: layout.name)
+def test_a_kernel_knows_a_layout_by_its_name(layout, triton_device):
+    assert encoding_of(layout.name) == layout.encoding
+    assert is_interleaved(layout.name) == layout.interleaved
+
+
+def test_a_uniform_row_saturates_and_rounds_to_even(triton_device):
+    """No scale: 17 is a tie that goes to 16 (0x58), 464 and 1e9 become 448 (0x7e), 2^-10 is a tie that goes to 0."""
+    x = torch.zeros(1, 512, device=triton_device)
+    x[0, :7] = torch.tensor([17.0, -17.0, 464.0, -1e9, 2.0**-10, -(2.0**-10), 3 * 2.0**-10])
+    cache = u8(1, UNIFORM_FP8.page_bytes(2), device=triton_device)
+    slots = torch.tensor([1], device=triton_device)
+    write_rows[(1,)](x, slots, cache, 1, **paged_constants(UNIFORM_FP8, 2), ROWS=1)
+    assert cache[0, 512:519].tolist() == [0x58, 0xD8, 0x7E, 0xFE, 0x00, 0x80, 0x02]
+    assert cache.count_nonzero() == 6
+    assert torch.equal(codec.quantise(x, UNIFORM_FP8)[0][0], cache[0, 512:])

@@ -7,8 +7,8 @@ import torch
 
 from dsv4bench.kernels.contract import Provider, same_bits
 from dsv4bench.kernels.dequant import KERNEL, Shape, build_triton, cost, inputs
-from dsv4bench.kernels.layout import LAYOUTS, V4, V41, V41_FP4
-from tests.kernels.golden import E2M1_GRID
+from dsv4bench.kernels.layout import LAYOUTS, V41, V41_FP4, V41_FP4_NEW, V41_NEW
+from tests.kernels.golden import E2M1_GRID, slot_place
 from tests.kernels.test_codec import e4m3_value
 
 NAMES = list(LAYOUTS)
@@ -32,7 +32,9 @@ def e2m1_value(code: int) -> float:
 
 def channel_value(name: str, channel: int, data: list[int], scales: list[int]) -> float:
     """One channel of a row from its bytes, by the definition of the layout; exact in f64."""
-    if name == "fp4":
+    if name == "uniform":
+        return e4m3_value(data[channel])
+    if LAYOUTS[name].encoding == "fp4":
         nibble = data[channel // 2] >> 4 * (channel % 2) & 15
         return e2m1_value(nibble) * e4m3_value(scales[channel // 16])
     return e4m3_value(data[channel]) * ue8m0_value(scales[channel // LAYOUTS[name].values_per_scale])
@@ -59,9 +61,8 @@ def test_every_code_and_the_corners_of_the_scale(name, page_size, provider, devi
     layout, slot = LAYOUTS[name], 2 * page_size + page_size - 1
     data, scales = telling_row(name)
     cache = torch.full((3, layout.page_bytes(page_size)), 0x55, dtype=torch.uint8)
-    at, scale_at = (page_size - 1) * layout.data_bytes, page_size * layout.data_bytes
+    at, scale_at = slot_place(name, page_size, page_size - 1)
     cache[2, at : at + len(data)] = torch.tensor(data, dtype=torch.uint8)
-    scale_at += (page_size - 1) * layout.scale_bytes
     cache[2, scale_at : scale_at + len(scales)] = torch.tensor(scales, dtype=torch.uint8)
     out = torch.full((1, 1, 512), 7.0, dtype=torch.bfloat16, device=device)
     ids = torch.tensor([slot], device=device)
@@ -107,23 +108,59 @@ def test_no_rows_are_no_work(name, provider, generator):
 
 
 @pytest.mark.parametrize(
-    ("layout", "read"), [(V4, 583), (V41, 528), (V41_FP4, 288)], ids=lambda value: getattr(value, "name", value)
+    ("name", "read"),
+    [("v4", 583), ("v41", 528), ("fp4", 288), ("v41_new", 528), ("fp4_new", 288), ("uniform", 512)],
 )
-def test_the_least_bytes_of_a_row(layout, read, generator):
-    tensors = inputs(Shape(10, layout.name, id_bits=32), generator)
+def test_the_least_bytes_of_a_row(name, read, generator):
+    tensors = inputs(Shape(10, name, id_bits=32), generator)
     assert cost(tensors).bytes_read == 10 * (read + 4)
     assert cost(tensors).bytes_written == 10 * 1024
     assert cost(tensors).flops == 10 * 512
 
 
-def test_an_output_with_gaps_between_channels_is_refused(generator, device):
+@pytest.mark.parametrize(
+    ("argument", "make", "said"),
+    [
+        ("ids", lambda t: t.float(), r"ids: float32 \[4\], expected int32 or int64 \[n\]"),
+        ("ids", lambda t: t[:, None], r"ids: int64 \[4, 1\], expected int32 or int64 \[n\]"),
+        ("ids", lambda t: t.repeat(2)[::2], "ids: dimension 0 has stride 2, expected 1"),
+        ("out", lambda t: t.float(), r"out: float32 \[4, 1, 512\], expected bfloat16 \[4, 1, 512\]"),
+        ("out", lambda t: t[:3], r"out: bfloat16 \[3, 1, 512\], expected bfloat16 \[4, 1, 512\]"),
+        ("out", lambda t: t.repeat(1, 1, 2)[..., ::2], "out: dimension 2 has stride 2, expected 1"),
+        ("page_size", lambda size: 96, "page_size: 96, expected a power of two"),
+        ("page_size", lambda size: 128, r"v41 cache with pages of 128 is .*\[pages, 67584\].*\[3, 135168\]"),
+        ("layout", lambda layout: V41_FP4, r"fp4 cache with pages of 256 is .*\[pages, 73728\].*\[3, 135168\]"),
+    ],
+    ids=["id-dtype", "id-shape", "id-stride", "out-dtype", "out-rows", "out-stride", "page", "page-bytes", "layout"],
+)
+def test_a_wrong_argument_is_named(argument, make, said, generator):
     tensors = inputs(Shape(4, "v41"), generator)
-    tensors["out"] = torch.empty(4, 1, 1024, dtype=torch.bfloat16, device=device)[..., ::2]
-    with pytest.raises(ValueError, match="side by side"):
+    tensors[argument] = make(tensors[argument])
+    with pytest.raises(ValueError, match=said):
         build_triton(tensors)
 
 
-def test_a_cache_of_another_layout_is_refused(generator):
-    tensors = inputs(Shape(4, "v41"), generator) | {"layout": V41_FP4}
-    with pytest.raises(ValueError, match="fp4 cache with pages of 256"):
-        build_triton(tensors)
+@pytest.mark.parametrize("wrong", [-1, 3 * 64])
+def test_an_id_without_a_slot_is_named(wrong, generator):
+    tensors = inputs(Shape(4, "fp4", page_size=64), generator)
+    tensors["ids"][2] = 3 * 64 - 1
+    KERNEL.check_values(tensors)
+    tensors["ids"][2] = wrong
+    with pytest.raises(ValueError, match=rf"ids\[2\]: {wrong}, expected 0 to 191"):
+        KERNEL.check_values(tensors)
+
+
+@pytest.mark.parametrize(("new", "old"), [(V41_NEW, V41), (V41_FP4_NEW, V41_FP4)], ids=["v41", "fp4"])
+def test_an_interleaved_row_reads_as_the_same_bytes_block_split(new, old, provider, generator, device):
+    """The arrangement changes places only: rows whose bytes are copied one by one come out alike."""
+    tensors = inputs(Shape(20, new.name, page_size=64), generator)
+    cache = torch.zeros(3, old.page_bytes(64), dtype=torch.uint8, device=device)
+    for index in range(64):
+        (at, scale_at), (old_at, old_scale_at) = slot_place(new.name, 64, index), slot_place(old.name, 64, index)
+        cache[:, old_at : old_at + old.data_bytes] = tensors["cache"][:, at : at + old.data_bytes]
+        source = tensors["cache"][:, scale_at : scale_at + old.scale_bytes]
+        cache[:, old_scale_at : old_scale_at + old.scale_bytes] = source
+    split = tensors | {"cache": cache, "layout": old, "out": torch.empty_like(tensors["out"])}
+    provider.build(tensors)()
+    provider.build(split)()
+    assert same_bits(tensors["out"], split["out"]).all()
