@@ -1,0 +1,68 @@
+"""Top-k positions to compressed slots: the page table of the row's request, -1 kept, nothing past what a row sees."""
+
+import pytest
+import torch
+
+from dsv4bench.kernels import compressed_slots
+from dsv4bench.kernels.compressed_slots import KERNEL, Shape
+
+
+@pytest.fixture(params=["torch", "triton"])
+def provider(request):
+    if request.param == "triton":
+        request.getfixturevalue("triton_device")
+    return request.param
+
+
+def call(provider, device, shape, raw, pages):
+    tensors = KERNEL.inputs(shape, torch.Generator(device).manual_seed(0))
+    tensors["raw"] = torch.tensor(raw, dtype=torch.int32, device=device)
+    tensors["page_table"] = torch.tensor(pages, dtype=torch.int32, device=device)
+    KERNEL.provider(provider).build(tensors)()
+    return tensors["slots"].tolist(), tensors["lens"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "raw", "slots"),
+    [
+        (1, [[0, 255, 256, -1]], [[9 * 256, 9 * 256 + 255, 4 * 256, -1]]),
+        (2, [[0, 127, 128, 200]], [[9 * 128, 9 * 128 + 127, 4 * 128, 4 * 128 + 72]]),
+        (128, [[0, 1, 2, 3]], [[9 * 2, 9 * 2 + 1, 4 * 2, 4 * 2 + 1]]),
+    ],
+)
+def test_a_position_lies_in_the_page_of_its_tokens(provider, device, ratio, raw, slots):
+    shape = Shape(((511, 1),), ratio, 4)
+    assert call(provider, device, shape, raw, [[9, 4]]) == (slots, [4])
+
+
+def test_columns_that_a_row_cannot_see_are_cut_off(provider, device):
+    """Positions 4 and 5 of ratio 2 see 2 and 3 compressed rows; whatever else the top-k holds is not a choice."""
+    slots, lens = call(provider, device, Shape(((4, 2),), 2, 4), [[1, 0, 3, 2], [2, -1, 0, 1]], [[1]])
+    assert (slots, lens) == ([[129, 128, -1, -1], [130, -1, 128, -1]], [2, 3])
+
+
+def test_each_row_uses_its_requests_pages_and_padding_sees_nothing(provider, device):
+    slots, lens = call(provider, device, Shape(((8, 1), (8, 1)), 1, 2, 1), [[0, 5], [0, 5], [0, 5]], [[3], [7]])
+    assert (slots, lens) == ([[768, 773], [1792, 1797], [-1, -1]], [2, 2, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ratio", 3, "ratio: 3, expected one of 1, 2, 4, 128"),
+        ("slots", torch.zeros(3, 8, dtype=torch.int32), r"slots: int32 \[3, 8\], expected int32 \[3, 4\]"),
+        ("lens", torch.zeros(3, dtype=torch.int64), r"lens: int64 \[3\], expected int32 \[3\]"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_a_launch(generator, name, value, said):
+    tensors = KERNEL.inputs(Shape(((0, 3),), 1, 4), generator) | {name: value}
+    with pytest.raises(ValueError, match=said):
+        compressed_slots.build_triton(tensors)
+
+
+def test_values_out_of_range_are_named(generator):
+    tensors = KERNEL.inputs(Shape(((0, 3),), 2, 4), generator)
+    KERNEL.check_values(tensors)
+    tensors["raw"][2, 0] = 128
+    with pytest.raises(ValueError, match=r"raw\[2, 0\]: 128, expected -1 to 127"):
+        KERNEL.check_values(tensors)
