@@ -87,6 +87,7 @@ def install() -> None:
     patch_arithmetic(interpreter)
     patch_reductions(interpreter)
     patch_range(interpreter)
+    patch_libdevice(interpreter)
     patch_warnings(interpreter)
     patch_speed(interpreter)
 
@@ -197,6 +198,17 @@ def patch_range(interpreter: Any) -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.squeeze()))
 
     interpreter._patch_lang_tensor = patch_lang_tensor
+
+
+def patch_libdevice(interpreter: Any) -> None:
+    """Let libdevice's exponential be torch's, as it is on a GPU: the interpreter knows no external functions."""
+    from triton.language.extra import libdevice
+
+    def exp(value: Any) -> Any:
+        data = torch.from_numpy(np.array(value.handle.data, order="C")).exp().numpy()
+        return interpreter.tl.tensor(interpreter.TensorHandle(data, value.dtype.scalar), value.type)
+
+    libdevice.exp = exp
 
 
 def patch_warnings(interpreter: Any) -> None:

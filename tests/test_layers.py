@@ -27,6 +27,8 @@ SHARED_BY_KERNELS = {
     "layout",
     "paged",
     "paged_triton",
+    "pair_pooling",
+    "pair_pooling_triton",
     "row_triton",
 }
 BANNED_FILE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
