@@ -17,7 +17,9 @@ CATALOGUE = {
     "store": "store",
     "compress_c1": "compress_c1",
     "compress_c2": "compress_c2",
+    "compress_c2_decode": "compress_c2_decode",
     "compress_pool": "compress_pool",
+    "compress_pool_decode": "compress_pool_decode",
     "fake_quant": "fake_quant",
     "index_key": "index_key",
     "index_pack": "index_pack",
@@ -26,6 +28,8 @@ CATALOGUE = {
     "index_topk": "index_topk",
     "index_candidates": "index_candidates",
     "combine": "combine",
+    "window_slots": "window_slots",
+    "compressed_slots": "compressed_slots",
     "dequant": "dequant",
     "sparse_attention": "sparse_attention",
 }
