@@ -3,20 +3,34 @@
 What these adapters know was read in sglang 0.5.23, sgl-flash-mla 1.0.0 and sgl-deep-gemm 0.2.3.
 `pytest -m upstream` says whether an installed version still has the functions, with the arguments that are passed.
 
-Kernels that no package has as one function have no provider here: `compress_pool` is a method of SGLang's pools.
 """
 
 from __future__ import annotations
 
-from dsv4bench.kernels import upstream_flash_mla, upstream_sglang, upstream_sglang_index
+from dsv4bench.kernels import (
+    upstream_deep_gemm,
+    upstream_flash_mla,
+    upstream_sglang,
+    upstream_sglang_index,
+    upstream_sglang_metadata,
+)
 from dsv4bench.kernels.contract import Provider
 from dsv4bench.kernels.upstream_adapter import Adapter
 
 ADAPTERS: tuple[Adapter, ...] = (
     *upstream_sglang.ADAPTERS,
     *upstream_sglang_index.ADAPTERS,
+    *upstream_sglang_metadata.ADAPTERS,
     *upstream_flash_mla.ADAPTERS,
+    *upstream_deep_gemm.ADAPTERS,
 )
+
+# why no package's function stands beside these kernels
+ALONE = {
+    "compress_pool": "SGLang has these operations in methods of its state pool",
+    "extend_offsets": "SGLang fills the tensor with slices and copies in its attention backend",
+    "chunk_cache": "SGLang builds it in its attention backend; one function makes the window part, torch the rest",
+}
 
 
 def providers(kernel: str) -> tuple[Provider, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -84,9 +85,9 @@ class Adapter:
 
 
 def imported(function: str) -> Function:
-    """Import the function "module:name"."""
+    """Import the function "module:name", or "module:Class.name"."""
     module, _, name = function.partition(":")
-    found: Function = getattr(importlib.import_module(module), name)
+    found: Function = attrgetter(name)(importlib.import_module(module))
     return found
 
 
@@ -109,6 +110,16 @@ def needs_dense(name: str) -> Callable[[Tensors], str | None]:
         return f"{name} must be contiguous, not with strides {tuple(tensor.stride())}"
 
     return refuses
+
+
+def delivers(*outputs: str) -> Callable[[Tensors, Results], None]:
+    """Return a delivery that copies results, in order, to the outputs of these names."""
+
+    def deliver(tensors: Tensors, results: Results) -> None:
+        for name, found in zip(outputs, results, strict=True):
+            tensors[name].copy_(found)
+
+    return deliver
 
 
 def complex_table(freqs: torch.Tensor) -> torch.Tensor:

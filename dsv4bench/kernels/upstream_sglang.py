@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.contract import Tensors
-from dsv4bench.kernels.layout import ROPE_DIM, V4, KVLayout
+from dsv4bench.kernels.layout import HEAD_DIM, ROPE_DIM, UNIFORM_FP8, V4, KVLayout
 from dsv4bench.kernels.upstream_adapter import (
     Adapter,
     Function,
     Results,
     complex_table,
+    delivers,
     first_of,
     needs_dense,
 )
@@ -82,13 +83,17 @@ def _fake_quant(t: Tensors, rotated: Function, of_keys: Function, of_rows: Funct
     )
 
 
+def _refuses_uniform(t: Tensors) -> str | None:
+    return "has no dequantiser of uniform rows" if t["layout"] == UNIFORM_FP8 else None
+
+
 def _dequant(t: Tensors, of_v4: Function, fp8_kernel: Any, fp4_kernel: Any) -> None:
     cache, ids, page_size, layout, out = (t[name] for name in ("cache", "ids", "page_size", "layout", "out"))
     if layout == V4:
         of_v4(cache, ids, page_size, out=out)
         return
     data_stride, scale_base, scale_stride = layout.strides(page_size)
-    kernel = fp4_kernel if layout.values_per_scale == 16 else fp8_kernel
+    kernel = fp4_kernel if layout.encoding == "fp4" else fp8_kernel
     kernel[(ids.shape[0],)](
         out,
         cache.view(torch.float8_e4m3fn).view(-1),
@@ -119,6 +124,18 @@ def _compress_c2(t: Tensors, compress: Function) -> None:
     rows = (t["kv_score"], t["ring"], t["weight"], t["positions"], t["req"], t["loc"], t["eps"], t["freqs"])
     options = {"page_size": t["page_size"], "ring_size": t["ring_size"], "layout": layout_name(t["layout"])}
     compress(*rows, t["cache"], t["starts"], t["lens"], out=t["latent"], **options)
+
+
+def _compress_c2_decode(t: Tensors, compress: Function) -> None:
+    rows = (t["kv_score"], t["ring"], t["weight"], t["positions"], t["req"], t["loc"], t["eps"], t["freqs"])
+    options = {name: t[name] for name in ("page_size", "ring_size", "draft_len")}
+    compress(*rows, t["cache"], layout=layout_name(t["layout"]), out=t["latent"], **options)
+
+
+def _compress_pool_decode(t: Tensors, pool: Function) -> Results:
+    ring, ids = t["ring"], (t["positions"], t["loc"], t["pair_loc"], t["req"])
+    kv, score = ring[:, :HEAD_DIM], ring[:, HEAD_DIM:]
+    return pool(t["kv"], t["score"], *ids, kv, score, ring.shape[0] - 1, ring_size=t["ring_size"])
 
 
 ADAPTERS = (
@@ -155,6 +172,7 @@ ADAPTERS = (
         ),
         _dequant,
         "ids",
+        refuses=_refuses_uniform,
     ),
     Adapter(
         "compress_c1",
@@ -171,5 +189,21 @@ ADAPTERS = (
         _compress_c2,
         "kv_score",
         refuses=needs_dense("kv_score"),
+    ),
+    Adapter(
+        "compress_c2_decode",
+        SGLANG,
+        (f"{DSV4}.low_ratio_compress:c2_decode_norm_rope_store",),
+        _compress_c2_decode,
+        "kv_score",
+        refuses=needs_dense("kv_score"),
+    ),
+    Adapter(
+        "compress_pool_decode",
+        SGLANG,
+        (f"{DSV4}.c2_decode_pool:c2_decode_pool",),
+        _compress_pool_decode,
+        "kv",
+        deliver=delivers("pooled", "group_positions", "slots"),
     ),
 )

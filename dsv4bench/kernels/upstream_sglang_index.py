@@ -8,7 +8,15 @@ import torch
 
 from dsv4bench.kernels.contract import Tensors
 from dsv4bench.kernels.layout import FULL_PAGE, ROPE_DIM
-from dsv4bench.kernels.upstream_adapter import Adapter, Function, Results, ascending, complex_table, needs_dense
+from dsv4bench.kernels.upstream_adapter import (
+    Adapter,
+    Function,
+    Results,
+    ascending,
+    complex_table,
+    delivers,
+    needs_dense,
+)
 
 DSV4 = "sglang.kernels.ops.attention.dsv4"
 SGLANG = "sglang"
@@ -39,11 +47,6 @@ def _index_query(t: Tensors, rotated: Function) -> tuple[torch.Tensor, torch.Ten
     """Run the path of compute capability 9: rows in bf16, the weights' product a torch operation."""
     out = rotated(t["q"], complex_table(t["freqs"]), ROPE_DIM, positions=t["positions"])
     return out, t["weights_raw"] * t["scale"]
-
-
-def _deliver_query(t: Tensors, results: tuple[torch.Tensor, torch.Tensor]) -> None:
-    t["out"].copy_(results[0])
-    t["weights"].copy_(results[1])
 
 
 # ---- scores and selections
@@ -168,7 +171,7 @@ ADAPTERS = (
         (f"{DSV4}.fp4_rope_fake_quant:rope_tail_fake_quant_fp4",),
         _index_query,
         "q",
-        deliver=_deliver_query,
+        deliver=delivers("out", "weights"),
     ),
     Adapter(
         "index_logits",
