@@ -19,6 +19,8 @@ MAY_IMPORT = {
 FOLDERS = {"kernels", "workloads", "profiling", "profiling/traces", "results", "dashboards", "dashboards/templates"}
 SHARED_BY_KERNELS = {
     "arguments",
+    "attend",
+    "attend_triton",
     "codec",
     "codec_index",
     "codec_triton",

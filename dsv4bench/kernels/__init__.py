@@ -32,6 +32,7 @@ CATALOGUE = {
     "compressed_slots": "compressed_slots",
     "dequant": "dequant",
     "sparse_attention": "sparse_attention",
+    "paged_attention": "paged_attention",
 }
 
 SHORT_NAMES = {"attention": "sparse_attention", "c1": "compress_c1", "c2": "compress_c2"}

@@ -8,12 +8,16 @@ rows whose values are exact in bf16; V4 takes f32 rows. R counts rows.
 from __future__ import annotations
 
 from dsv4bench.kernels.codec_triton import (
+    e2m1_decode,
+    e4m3_decode,
     e4m3_encode,
     fake_quant_kv,
     pack_nibbles,
     quantise_fp4,
     quantise_v4,
     quantise_v41,
+    ue8m0_decode,
+    unpack_nibbles,
 )
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, INDEX_K, INDEX_K_FP8, LAYOUTS, NOPE_DIM, V4, V41, V41_FP4, KVLayout
@@ -120,6 +124,52 @@ def _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: t
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE, INTERLEAVED)
     _store_bytes(cache_ptr, data, live, pack_nibbles(tl.reshape(codes, x.shape)))
     _store_bytes(cache_ptr, scale, live, tl.reshape(scales, (x.shape[0], 32)))
+
+
+@triton.jit
+def load_rows(cache_ptr, slots, live, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    """Return the rows bf16 [R, 512] of slots [R], exact for every finite code; zeros where a slot is not `live` [R]."""
+    ENCODING: tl.constexpr = encoding_of(LAYOUT)
+    if ENCODING == "v4":
+        rows = _load_v4(cache_ptr, slots, live, PAGE_SIZE, PAGE_BYTES)
+    elif ENCODING == "v41":
+        data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE, is_interleaved(LAYOUT))
+        codes = _load_bytes(cache_ptr, data, live, V41_DATA)
+        rows = _scaled(e4m3_decode(codes), ue8m0_decode(_load_bytes(cache_ptr, scale, live, V41_SCALE)))
+    elif ENCODING == "fp4":
+        data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE, is_interleaved(LAYOUT))
+        codes = unpack_nibbles(_load_bytes(cache_ptr, data, live, FP4_DATA))
+        rows = _scaled(e2m1_decode(codes), e4m3_decode(_load_bytes(cache_ptr, scale, live, FP4_SCALE)))
+    else:
+        tl.static_assert(ENCODING == "uniform", "an encoding is v4, v41, fp4 or uniform")
+        data, _ = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, ROW, 0)
+        rows = e4m3_decode(_load_bytes(cache_ptr, data, live, ROW)).to(tl.bfloat16)
+    return rows
+
+
+@triton.jit
+def _load_bytes(cache_ptr, offsets, live, COUNT: tl.constexpr):
+    byte = tl.arange(0, COUNT)[None, :]
+    return tl.load(cache_ptr + offsets[:, None] + byte, mask=live[:, None], other=0)
+
+
+@triton.jit
+def _scaled(values, scales):
+    """Multiply values [R, 512] by scales [R, tiles], each for its tile, and round to bf16."""
+    tiles = tl.reshape(values, (scales.shape[0], scales.shape[1], ROW // scales.shape[1]))
+    return tl.reshape(tiles * scales[:, :, None], values.shape).to(tl.bfloat16)
+
+
+@triton.jit
+def _load_v4(cache_ptr, slots, live, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V4_DATA, V4_SCALE)
+    channel = tl.arange(0, ROW)[None, :]
+    nope = live[:, None] & (channel < NOPE)
+    codes = tl.load(cache_ptr + data[:, None] + channel, mask=nope, other=0)
+    scales = _load_bytes(cache_ptr, scale, live, 8)  # the eighth is padding: read with the rest, used by no channel
+    tail_ptr = (cache_ptr + data + NOPE).to(tl.pointer_type(tl.bfloat16))
+    tail = tl.load(tail_ptr[:, None] + (channel - NOPE), mask=live[:, None] & (channel >= NOPE), other=0.0)
+    return tl.where(channel < NOPE, _scaled(e4m3_decode(codes), ue8m0_decode(scales)), tail)
 
 
 @triton.jit

@@ -18,12 +18,13 @@ from typing import Any
 
 import torch
 
+from dsv4bench.kernels.attend import attend
+from dsv4bench.kernels.attend_triton import LOG2_E, attend_block, attended
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM
 
 DIM = tl.constexpr(HEAD_DIM)
-LOG2_E = tl.constexpr(1.4426950408889634)
 BLOCK_KEYS, STAGES = 32, 3  # two gathers in flight beside 64 KiB of queries: 160 KiB of shared memory
 GATHER_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}  # f32 rows gathered at once: cache, or bounded memory
 
@@ -81,7 +82,7 @@ def reference(
         count = len(index)
         torch.index_select(kv.view(-1, HEAD_DIM), 0, index.flatten(), out=packed[: count * columns])
         keys[:count] = packed[: count * columns].view(count, columns, HEAD_DIM)
-        out[rows] = _attend(q[rows].float(), keys[:count], valid, sink, scale).masked_fill_(empty[:, :, None], 0)
+        out[rows] = attend(q[rows].float(), keys[:count], valid, sink, scale).masked_fill_(empty[:, :, None], 0)
 
 
 def _selection(indices: torch.Tensor, lens: torch.Tensor, keys: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -93,15 +94,6 @@ def _selection(indices: torch.Tensor, lens: torch.Tensor, keys: int) -> tuple[to
     valid = (indices >= 0) & (indices < keys) & (column < lens[:, None])
     stand_in = indices.masked_fill(~valid, -1).amax(dim=1, keepdim=True)
     return valid, torch.where(valid, indices, stand_in.clamp(min=0)), stand_in < 0
-
-
-def _attend(q: torch.Tensor, keys: torch.Tensor, valid: torch.Tensor, sink: torch.Tensor, scale: float) -> torch.Tensor:
-    scores = torch.bmm(q, keys.transpose(1, 2)).mul_(scale)
-    scores.masked_fill_(~valid[:, None], float("-inf"))
-    highest = scores.amax(dim=2, keepdim=True)
-    weights = scores.sub_(highest).exp_()
-    total = weights.sum(dim=2, keepdim=True) + torch.exp(sink[:, None] - highest)
-    return torch.bmm(weights.to(torch.bfloat16).float(), keys).div_(total)
 
 
 def cost(tensors: Tensors) -> Cost:
@@ -155,21 +147,10 @@ def _sparse_attention(
         valid = (index >= 0) & (index < keys)
         k_at = kv_ptr + index.to(tl.int64)[:, None] * kv_stride + channel[None, :]
         k = tl.load(k_at, mask=valid[:, None], other=0.0)
-        scores = tl.where(valid[None, :], tl.dot(q, tl.trans(k)) * scale_log2, float("-inf"))
-        above = tl.maximum(highest, tl.max(scores, axis=1))
-        shift = tl.where(above == float("-inf"), 0.0, above)  # no valid key so far: -inf - -inf would be NaN
-        weights = tl.exp2(scores - shift[:, None])
-        fade = tl.exp2(highest - shift)
-        total = total * fade + tl.sum(weights, axis=1)
-        acc = tl.dot(weights.to(tl.bfloat16), k, acc * fade[:, None])
-        highest = above
-    sink = tl.load(sink_ptr + head, mask=live, other=0.0) * LOG2_E
-    shift = tl.where(highest == float("-inf"), 0.0, highest)
-    denominator = total + tl.exp2(sink - shift)
-    denominator = tl.where(highest == float("-inf"), 1.0, denominator)  # no valid key: 0 / 1
-    out = acc / denominator[:, None]
+        highest, total, acc = attend_block(q, k, valid, scale_log2, highest, total, acc)
+    sink = tl.load(sink_ptr + head, mask=live, other=0.0)
     out_at = out_ptr + row * out_row_stride + head[:, None] * out_head_stride + channel[None, :]
-    tl.store(out_at, out.to(tl.bfloat16), mask=live[:, None])
+    tl.store(out_at, attended(highest, total, acc, sink), mask=live[:, None])
 
 
 def build_triton(tensors: Tensors) -> Call:
