@@ -29,7 +29,9 @@ ADAPTERS: tuple[Adapter, ...] = (
 ALONE = {
     "compress_pool": "SGLang has these operations in methods of its state pool",
     "extend_offsets": "SGLang fills the tensor with slices and copies in its attention backend",
-    "chunk_cache": "SGLang builds it in its attention backend; one function makes the window part, torch the rest",
+    "chunk_gather": "SGLang builds the list from its page table with torch operations in its attention backend",
+    "window_slots": "SGLang's builder reads one slot a token, knows no padded rows, and makes the lengths elsewhere",
+    "compressed_slots": "SGLang's top-k kernels translate what they select themselves",
 }
 
 

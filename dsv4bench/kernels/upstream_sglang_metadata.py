@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from dsv4bench.kernels.contract import Tensors
@@ -69,6 +71,32 @@ def _mqa_schedule(t: Tensors, schedule: Function) -> Results:
     return (schedule(t["lens"], t["page_size"], t["num_sm"]),)
 
 
+def _prepare_windows(t: Tensors) -> dict[str, Any]:
+    """Narrow the requests to i32 and expand the table to one slot a token, as SGLang has both."""
+    page, table = t["table_page"], t["table"]
+    slots = table[:, :, None] * page + torch.arange(page, dtype=torch.int32, device=table.device)
+    return {"req": t["req"].int(), "table": slots.flatten(1)}
+
+
+def _chunk_windows(t: Tensors, build: Function) -> Results:
+    requests = (t["seq_lens"], t["extend_lens"], t["req"])
+    return build(*requests, t["table"], t["full_to_swa"], t["window"], t["swa_ids"].shape[0])
+
+
+def _deliver_windows(t: Tensors, results: Results) -> None:
+    """Blank spare entries, and write the lists of query rows, which SGLang has from its scheduler."""
+    ids, first, gathered, offsets = results
+    rows = torch.arange(len(t["query_pos"]), device=ids.device)
+    start = t["query_start"]
+    start[:1].zero_()
+    torch.cumsum(t["extend_lens"], 0, out=start[1:])
+    request = (torch.searchsorted(start, rows, right=True) - 1).clamp(max=len(first) - 1)
+    prefix = t["seq_lens"] - t["extend_lens"]
+    t["query_pos"].copy_((prefix[request] + rows - start[request]).masked_fill(rows >= start[-1], 0))
+    t["swa_ids"].copy_(ids.masked_fill(torch.arange(len(ids), device=ids.device) >= offsets[-1], 0))
+    delivers("swa_first_pos", "swa_gather_lens", "swa_offsets")(t, (first, gathered, offsets))
+
+
 ADAPTERS = (
     Adapter(
         "plan_prefill",
@@ -118,5 +146,14 @@ ADAPTERS = (
         _mqa_schedule,
         "lens",
         deliver=delivers("schedule"),
+    ),
+    Adapter(
+        "chunk_windows",
+        SGLANG,
+        (f"{DSV4}.sparse_prefill_kernels:build_swa_token_ids",),
+        _chunk_windows,
+        "seq_lens",
+        _prepare_windows,
+        _deliver_windows,
     ),
 )

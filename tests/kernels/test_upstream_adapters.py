@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from dsv4bench.kernels import CATALOGUE, kernel
+from dsv4bench.kernels.layout import V4
 from dsv4bench.kernels.upstream import ADAPTERS, ALONE
 from dsv4bench.profiling.contract_check import deviations, expectation, made
 from tests.kernels import upstream_fakes
@@ -19,7 +20,6 @@ from tests.kernels.upstream_fakes import PARAMETERS
 
 # the examples that a package cannot run, and why
 REFUSED = {
-    ("store", "sglang"): {},
     ("dequant", "sglang"): {6: "has no dequantiser of uniform rows"},
     ("index_logits", "sglang"): {
         0: "takes a power of two of heads, at least 16, not 4",
@@ -28,6 +28,8 @@ REFUSED = {
     },
     ("index_candidates", "sglang"): {1: "takes rows a multiple of 8 values apart, not 100"},
     ("sparse_attention", "flash_mla"): {0: "takes 64 or 128 heads, not 4"},
+    ("paged_attention", "flash_mla"): dict.fromkeys((0, 2, 3), "takes 64 or 128 heads, not 4")
+    | {4: "takes 64 or 128 heads, not 16"},
 }
 
 
@@ -100,6 +102,7 @@ def test_the_bare_call_prepares_once_and_delivers_nothing(adapter, calls):
     subject = kernel(adapter.kernel)
     tensors = next(t for t in (made(subject, e, "cpu") for e in subject.examples) if adapter.refuses(t) is None)
     call = seen.provider().to_time(tensors)
+    del calls[:]
     call()
     once = len(calls)
     call()
@@ -129,6 +132,16 @@ REFUSALS = {
     "columns of a top-k": ("index_topk", {"logits": torch.zeros(2, 202)}, "takes columns in multiples of 4, not 202"),
     "blocks of 16": ("index_candidates", {"candidate_block": 16}, "takes blocks of 8 positions, not 16"),
     "too many blocks": ("index_candidates", {"blocks": torch.zeros(2, 2049)}, "keeps at most 2048 blocks, not 2049"),
+    "columns of packed attention": (
+        "paged_attention",
+        {"q": torch.zeros(1, 64, 512), "main_layout": V4, "extra": None, "main_slots": torch.zeros(1, 96)},
+        "takes a multiple of 64 columns of main, not 96",
+    ),
+    "packed V4.1 rows": (
+        "paged_attention",
+        {"q": torch.zeros(1, 128, 512)},
+        "reads V4 caches on compute capability 9, and main is v41",
+    ),
     "columns of attention": (
         "sparse_attention",
         {"q": torch.zeros(1, 64, 512), "indices": torch.zeros(1, 96)},
@@ -205,25 +218,29 @@ def definition(path, name):
         kinds = (ast.FunctionDef, ast.ClassDef)
         found = next((node for node in scope.body if isinstance(node, kinds) and node.name == part), None)
         if found is None:
-            return definition(path.parent / origin(scope, part), name)
+            return definition(origin(path.parent, scope, part), name)
         scope = found
     return scope
 
 
-def origin(scope, name):
-    """Return the sibling file from which a package's own `__init__` takes a name."""
+def origin(folder, scope, name):
+    """Return the sibling file from which a package's own `__init__` takes a name; skips a name of compiled code."""
     imports = [node for node in ast.walk(scope) if isinstance(node, ast.ImportFrom)]
-    found = next(node.module for node in imports if name in [alias.name for alias in node.names])
-    return f"{found.split('.')[-1]}.py"
+    named = [node.module for node in imports if name in [alias.name for alias in node.names]]
+    file = f"{named[0].split('.')[-1]}.py" if named else ""
+    if not file or not (folder / file).is_file():
+        pytest.skip(f"{name} is not written in Python")
+    return folder / file
 
 
 def parameters(arguments):
-    """Return the names, which of them are keyword-only, and which have a default."""
+    """Return the names, those that are keyword-only, those that have a default, and catch-alls."""
     named = [*arguments.posonlyargs, *arguments.args]
     optional = [argument.arg for argument in named[len(named) - len(arguments.defaults) :]]
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     optional += [argument.arg for argument, default in pairs if default is not None]
-    return [argument.arg for argument in named], [argument.arg for argument in arguments.kwonlyargs], optional
+    free = [argument.arg for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
+    return [argument.arg for argument in named], [argument.arg for argument in arguments.kwonlyargs], optional, free
 
 
 @pytest.mark.upstream

@@ -88,6 +88,16 @@ PARAMETERS = {
     "flash_mla:flash_mla_sparse_fwd": (
         "q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk_length=None, use_legacy=False, return_log2_lse=None"
     ),
+    "flash_mla:flash_mla_with_kvcache": (
+        "q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata, num_splits=None,"
+        " softmax_scale=None, causal=False, is_fp8_kvcache=None, indices=None, attn_sink=None, extra_k_cache=None,"
+        " extra_indices_in_kvcache=None, topk_length=None, extra_topk_length=None, enable_batch_invariant=False,"
+        " use_legacy=False, kv_format=None, descale_q=None, descale_k=None"
+    ),
+    "flash_mla:get_mla_metadata": "*args, **kwargs",
+    f"{DSV4}.sparse_prefill_kernels:build_swa_token_ids": (
+        "seq_lens, extend_seq_lens, req_pool_indices, req_to_token, full_to_swa, swa_window, total_swa"
+    ),
     "deep_gemm:get_paged_mqa_logits_metadata": "context_lens, block_kv, num_sms",
 }
 PARAMETERS[f"{DSV4}.dequant_k_cache:_dequantize_k_cache_paged_v41_fp4_kernel"] = PARAMETERS[
@@ -376,7 +386,60 @@ def flash_mla_sparse_fwd(a):
     return out, None, None
 
 
+def get_mla_metadata(a):
+    return SimpleNamespace(filled_by=None), None
+
+
+def flash_mla_with_kvcache(a):
+    """Attend over caches that are views [pages, size, 1, bytes]; a schedule may serve calls of one shape only."""
+    assert a.block_table is a.cache_seqlens is a.num_splits is None
+    assert a.use_legacy
+    assert a.is_fp8_kvcache
+    assert a.head_dim_v == 512
+    assert a.q.shape[1:3] in ((1, 64), (1, 128))
+    schedule, shape = a.tile_scheduler_metadata, (a.q.shape, a.k_cache.shape, a.indices.shape)
+    assert schedule.filled_by in (None, shape)
+    schedule.filled_by = shape
+    tensors = {}
+    parts = {"main": (a.k_cache, a.indices, a.topk_length)}
+    parts["extra"] = (a.extra_k_cache, a.extra_indices_in_kvcache, a.extra_topk_length)
+    for part, (cache, slots, lens) in parts.items():
+        tensors |= dict.fromkeys((part, f"{part}_slots", f"{part}_lens", f"{part}_page_size", f"{part}_layout"))
+        if cache is None:
+            continue
+        pages, size, one, width = cache.shape
+        assert (one, width, slots.shape[1], slots.shape[2] % 64) == (1, 584, 1, 0)
+        assert int(lens.min()) >= 1
+        layout = layout_of("v4")
+        tensors[part] = cache.as_strided((pages, layout.page_bytes(size)), (cache.stride(0), 1))
+        tensors |= {f"{part}_slots": slots.squeeze(1), f"{part}_lens": lens, f"{part}_page_size": size}
+        tensors[f"{part}_layout"] = layout
+    out = torch.empty_like(a.q)
+    reference(
+        "paged_attention", q=a.q.squeeze(1), sink=a.attn_sink, scale=a.softmax_scale, out=out.squeeze(1), **tensors
+    )
+    return out, None
+
+
 # ---- planners and metadata
+
+
+def build_swa_token_ids(a):
+    for tensor in (a.seq_lens, a.extend_seq_lens, a.req_pool_indices, a.req_to_token):
+        demand(tensor, "i32", dense=False)
+    demand(a.full_to_swa, "i64")
+    count, rows = len(a.seq_lens), int(a.extend_seq_lens.sum())
+    first, gathered = torch.empty(2, count, dtype=torch.int32)
+    made = {"swa_first_pos": first, "swa_gather_lens": gathered}
+    made["swa_offsets"] = torch.empty(count + 1, dtype=torch.int32)
+    queries = {"query_start": torch.empty(count + 1, dtype=torch.int32)}
+    queries["query_pos"] = torch.empty(rows, dtype=torch.int64)
+    ids = torch.full((a.total_swa,), 77, dtype=torch.int32)  # what is spare stays as the allocator left it
+    used = int(torch.minimum(a.seq_lens, a.extend_seq_lens + a.swa_window - 1).sum())
+    requests = {"seq_lens": a.seq_lens, "extend_lens": a.extend_seq_lens, "req": a.req_pool_indices.long()}
+    tables = {"table": a.req_to_token, "table_page": 1, "full_to_swa": a.full_to_swa, "window": a.swa_window}
+    reference("chunk_windows", **requests, **tables, **queries, **made, swa_ids=ids[:used])
+    return ids, first, gathered, made["swa_offsets"]
 
 
 def generate_prefill(a):
