@@ -26,15 +26,27 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import (
+    EXACT,
+    TRITON,
+    Bench,
+    Call,
+    Cost,
+    Kernel,
+    Provider,
+    Tensors,
+    Tolerance,
+    torch_provider,
+)
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
+from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
 from dsv4bench.kernels.paged import compressed_code_gaps
 from dsv4bench.kernels.paged_triton import paged_constants
 from dsv4bench.kernels.pair_pooling import (
     STATE_DIM,
     check_pair_values,
     expect_pair_arguments,
+    pair_ring_size,
     pool,
     ring_rows,
     store_pooled,
@@ -134,7 +146,7 @@ def cost(tensors: Tensors) -> Cost:
     states = len(odd) + len(even) + int((odd % tensors["draft_len"] == 0).sum())
     ids = sum(tensors[name].nbytes for name in ("positions", "req", "loc"))
     read = states * 4 * STATE_DIM + len(odd) * 4 * ROPE_DIM + 2 * HEAD_DIM + ids
-    written = len(odd) * (2 * HEAD_DIM + tensors["layout"].row_bytes) + len(even) * 4 * STATE_DIM
+    written = len(odd) * (2 * HEAD_DIM + tensors["layout"].used_bytes) + len(even) * 4 * STATE_DIM
     return Cost(flops=28 * len(odd) * HEAD_DIM, bytes_read=read, bytes_written=written)
 
 
@@ -228,6 +240,13 @@ def check_values(tensors: Tensors) -> None:
         raise ValueError(f"positions: row {block * length + row + 1} is {pair[1]} (request, position) after {pair[0]}")
 
 
+def bench_shape(rows: int, layout: str) -> Shape:
+    """Return blocks of 4 rows, every other one beginning odd; single rows where they do not go into `rows`."""
+    length = 1 if rows % 4 else 4
+    firsts = tuple(1000 + request for request in range(rows // length))
+    return Shape(firsts, length, 0, pair_ring_size(length - 1), layout, FULL_PAGE // 2)
+
+
 KERNEL = Kernel(
     name="compress_c2_decode",
     inputs=inputs,
@@ -244,7 +263,11 @@ KERNEL = Kernel(
         Shape((5, 8, 1), 1, 1, 2, "fp4", 128),
         Shape((3, 6), 5, 1, 8, "v41", 2, torch.int32),
         Shape((31,), 6, 0, 8, "v4", 64),
+        Shape((3, 7), 2, 0, 4, "v41_new", 64),
+        Shape((7,), 1, 1, 2, "fp4_new", 2),
+        Shape((1,), 3, 0, 4, "uniform", 64),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(64, 512), cases=tuple(LAYOUTS)),
 )

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.arguments import F32, I64, IDS, expect_range, expect_tensor
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import libdevice, tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM
 from dsv4bench.kernels.pair_pooling import STATE_DIM, expect_pair_ring, ring_rows
@@ -193,4 +193,5 @@ KERNEL = Kernel(
     examples=(Shape((5, 4, 0, 1), 2, 2), Shape((8, 7, 33), 1, 8, torch.int32)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(lambda rows, case: Shape(tuple(range(1000, 1000 + rows)), 0, 2), rows=(64, 512)),
 )
