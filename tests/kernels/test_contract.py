@@ -107,6 +107,9 @@ WRITERS = [
         ("compress_c2", 0, "fp4", 16),
         ("compress_c2", 1, "v41", None),
         ("compress_c2", 2, "v4", None),
+        ("compress_c2_decode", 0, "fp4", 16),
+        ("compress_c2_decode", 1, "v41", None),
+        ("compress_c2_decode", 2, "v4", None),
         ("index_key", 0, "ratio 2", 16),
     ]
     for what, step in (("data", data_step), ("scale", 1))
