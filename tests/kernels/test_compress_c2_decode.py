@@ -178,16 +178,20 @@ def test_only_the_first_row_of_a_block_reads_the_ring(call):
 
 
 def test_a_row_within_a_block_takes_the_row_before_it_not_the_ring(call):
-    """Decode of the same tokens would read what the ring holds; here it holds other states of the same positions."""
-    history, other = History.random(1, 8), History.random(1, 8)
-    other.states += 1
-    ring = after_a_prefix(other, [(0, 8, 2)], 8).ring
-    got = Decoding(call, history, 8, V41_FP4, ring=ring)
-    got.step([(0, 2, 4)])
-    oracle = RowAtATime(ring.clone(), 8)
-    oracle.step(history.batch([(0, 2, 4)]))
+    """The rows before are marked as padding, so that nobody parks them: a ring of NaN shows who reads it.
+
+    On a GPU the rows of a block run at once, and a row that read the ring could read it before it is parked.
+    """
+    history = History.random(1, 8)
+    batch = blocks(history, [(0, 2, 4)])
+    batch["loc"][[0, 2]] = 0
+    got = Decoding(call, history, 8, V41_FP4, ring=torch.full_like(history.ring(8), NAN))
+    got.launch(batch, 4)
+    want = RowAtATime(history.ring(8), 8)
+    want.step(history.batch([(0, 2, 4)]))
+    assert got.latents.keys() == want.pooled.keys()
     for key, latent in got.latents.items():
-        torch.testing.assert_close(latent, latent_of(oracle.pooled[key], WEIGHT), rtol=2**-6, atol=2**-20)
+        torch.testing.assert_close(latent, latent_of(want.pooled[key], WEIGHT), rtol=2**-6, atol=2**-20)
 
 
 @pytest.mark.parametrize("first", [31, 32])
@@ -288,6 +292,15 @@ def test_a_provider_pools_by_hand(call):
     got.step([(0, 1, 1)])
     want = latent_of(columns[:, 4].double(), WEIGHT)
     torch.testing.assert_close(got.latents[0, 1], want, rtol=2**-6, atol=0)
+
+
+def test_a_pooled_row_is_bf16_before_its_norm(call):
+    """By hand: 1.0037 rounds to 1, so the mean square is 1 and the latent the weight; it would be 1.0056 otherwise."""
+    history = History(torch.zeros(1, 2, 1024))
+    history.states[0, 1, :512] = torch.where(torch.arange(512) % 4 == 0, 1.0, 1.0037)
+    got = Decoding(call, history, 2, V41_FP4)
+    got.step([(0, 1, 1)])
+    assert torch.equal(got.latents[0, 1], WEIGHT)
 
 
 def test_rows_may_lie_apart_and_ids_may_be_32_bits_wide(call):
