@@ -35,7 +35,13 @@ CATALOGUE = {
     "paged_attention": "paged_attention",
 }
 
-SHORT_NAMES = {"attention": "sparse_attention", "c1": "compress_c1", "c2": "compress_c2"}
+SHORT_NAMES = {
+    "attention": "sparse_attention",
+    "c1": "compress_c1",
+    "c2": "compress_c2",
+    "c2_decode": "compress_c2_decode",
+    "c2_decode_pool": "compress_pool_decode",
+}
 
 
 def kernel_name(word: str) -> str:
