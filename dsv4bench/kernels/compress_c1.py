@@ -4,13 +4,13 @@ For each row t of kv, the source layer's own projection:
 
     latent[t] = bf16(kv[t] / sqrt(mean(kv[t]^2) + eps) * weight)    every row, padding too
     row       = bf16(latent[t] rotated at positions[t])             the last 64 channels
-    row       = row fake-quantised                                  V41 and V4 caches round twice, FP4 ones once
+    row       = row fake-quantised                                  every e4m3 cache rounds twice, an FP4 one once
     cache     = row at slot loc[t], by the layout's rule            only where loc[t] > 0: slot 0 stands for padding
 
 The latent, which is not rotated, feeds the projection of the index keys.
 
 Shapes: kv [T, 512] bf16 (row stride free), weight [512] bf16, eps an f32 number, freqs [M, 64] f32 (cosine, sine
-interleaved), positions and loc i64 [T]; outputs latent [T, 512] bf16, cache u8 [pages, page_bytes].
+interleaved), positions and loc i32|i64 [T]; outputs latent [T, 512] bf16, cache u8 [pages, page_bytes].
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels import codec
-from dsv4bench.kernels.arguments import expect_cache
+from dsv4bench.kernels import codec, paged
+from dsv4bench.kernels.arguments import BF16, F32, IDS, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
@@ -88,9 +88,10 @@ def cost(tensors: Tensors) -> Cost:
 
     About 4 operations a value for the norm, and 12 for quantising one.
     """
-    rows, live = tensors["kv"].shape[0], int((tensors["loc"] > 0).sum())
-    read = rows * (2 * HEAD_DIM + 16) + live * 4 * ROPE_DIM + 2 * HEAD_DIM
-    written = rows * 2 * HEAD_DIM + live * tensors["layout"].row_bytes
+    loc, positions = tensors["loc"], tensors["positions"]
+    rows, live = len(loc), int((loc > 0).sum())
+    read = rows * (2 * HEAD_DIM + loc.element_size() + positions.element_size()) + live * 4 * ROPE_DIM + 2 * HEAD_DIM
+    written = rows * 2 * HEAD_DIM + live * tensors["layout"].used_bytes
     return Cost(flops=(4 * rows + 12 * live) * HEAD_DIM, bytes_read=read, bytes_written=written)
 
 
@@ -122,10 +123,29 @@ def _compress_c1(
     store_compressed_rows(cache_ptr, slots, live, row, LAYOUT, PAGE_SIZE, PAGE_BYTES)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
+    rows = len(tensors["kv"])
+    expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
+    expect_tensor("kv", tensors["kv"], BF16, ("n", HEAD_DIM), free_strides=1)
+    expect_tensor("weight", tensors["weight"], BF16, (HEAD_DIM,))
+    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
+    expect_tensor("positions", tensors["positions"], IDS, (rows,))
+    expect_tensor("loc", tensors["loc"], IDS, (rows,))
+    expect_tensor("latent", tensors["latent"], BF16, (rows, HEAD_DIM))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a slot outside the cache, or a position outside the table of a row that has a slot."""
+    loc = tensors["loc"]
+    expect_range("loc", loc.clamp(min=0), 0, tensors["cache"].shape[0] * tensors["page_size"])
+    expect_range("positions", tensors["positions"].where(loc > 0, 0), 0, len(tensors["freqs"]))
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row, of one warp: its reductions then need no barrier."""
+    check(tensors)
     kv, latent, cache = tensors["kv"], tensors["latent"], tensors["cache"]
-    expect_cache(cache, tensors["layout"], tensors["page_size"])
     constants = paged_constants(tensors["layout"], tensors["page_size"])
 
     def call() -> None:
@@ -156,9 +176,17 @@ KERNEL = Kernel(
     outputs={
         "latent": Tolerance(rtol=2**-7, atol=2**-20, because="the order of the sum moves a value by one bf16 step"),
         "cache": Tolerance(
-            share=0.999, gaps=codec.compressed_code_gaps, because="a latent that moved by one step may change its code"
+            share=0.999, gaps=paged.compressed_code_gaps, because="a latent that moved by one step may change its code"
         ),
     },
-    examples=(Shape(5, 2, "fp4", 256), Shape(3, 0, "v41", 64), Shape(6, 1, "v4", 2)),
+    examples=(
+        Shape(5, 2, "fp4", 256),
+        Shape(3, 0, "v41", 64),
+        Shape(6, 1, "v4", 2),
+        Shape(3, 1, "v41_new", 64),
+        Shape(3, 1, "fp4_new", 2),
+        Shape(3, 1, "uniform", 256),
+    ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check_values=check_values,
 )

@@ -14,9 +14,9 @@ latents stay untouched. Then the last `ring_size` rows of each request are parke
 + p % ring_size. That is a second launch: a chunk that begins odd and ends even reads the ring row that it overwrites.
 
 Shapes: kv_score [T, 1024] f32 (row stride free), ring [rows, 1024] f32, weight [512] bf16, eps an f32 number, freqs
-[M, 64] f32 (cosine, sine interleaved), positions and req i64 [T], loc i64 [T] (full slots, 0 on padding), starts and
-lens i32 [S] (first row and rows of each request; a length may be 0); outputs latent [T, 512] bf16, cache u8 [pages,
-page_bytes], ring.
+[M, 64] f32 (cosine, sine interleaved), positions i32|i64 [T], req i64 [T], loc i32|i64 [T] (full slots, 0 on padding),
+starts and lens i32 [S] (first row and rows of each request; a length may be 0); outputs latent [T, 512] bf16, cache u8
+[pages, page_bytes], ring.
 """
 
 from __future__ import annotations
@@ -26,17 +26,14 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels import codec
-from dsv4bench.kernels.arguments import expect_cache
+from dsv4bench.kernels.arguments import I32, expect_range, expect_tensor
 from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
-from dsv4bench.kernels.paged_triton import paged_constants, store_compressed_rows
-from dsv4bench.kernels.row_triton import rms_norm, rotate_tail, round_bf16
-
-STATE_DIM = 2 * HEAD_DIM  # kv and score
-ROW = tl.constexpr(HEAD_DIM)
-STATE = tl.constexpr(STATE_DIM)
+from dsv4bench.kernels.paged import compressed_code_gaps
+from dsv4bench.kernels.paged_triton import paged_constants
+from dsv4bench.kernels.pair_pooling import STATE_DIM, check_pair_values, expect_pair_arguments, pool, store_pooled
+from dsv4bench.kernels.pair_pooling_triton import PAIR_WARPS, STATE, load_state, pool_pair, store_pooled_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +105,9 @@ def reference(
     """Pool the live odd rows with their partners, store them, then park the newest rows."""
     rows = pooling_rows(positions, loc)
     old = partners(rows, kv_score, ring, positions, req, loc, ring_size)
-    normed = codec.rms_norm(pool(old, kv_score[rows]).bfloat16(), weight, eps).bfloat16()
-    latent[rows] = normed
-    row = codec.rotate_tail(normed, freqs, positions[rows] - 1).bfloat16()
-    codec.write_compressed(cache, loc[rows] >> 1, row, page_size, layout)
+    pooled = pool(old, kv_score[rows])
+    slots = loc[rows] >> 1
+    latent[rows] = store_pooled(pooled, weight, eps, freqs, positions[rows] - 1, slots, cache, page_size, layout)
     newest = parked_rows(loc, starts, lens, ring_size)
     ring[req[newest] * ring_size + positions[newest] % ring_size] = kv_score[newest]
 
@@ -137,15 +133,6 @@ def partners(
     return torch.where(here[:, None], kv_score[before], parked)
 
 
-def pool(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """Return kv f32 [n, 512] of two states [n, 1024] pooled by the softmax of their scores."""
-    difference = old[:, HEAD_DIM:] - new[:, HEAD_DIM:]
-    smaller = (-difference.abs()).exp()
-    weight_old = torch.where(difference > 0, 1.0, smaller)
-    weight_new = torch.where(difference > 0, smaller, 1.0)
-    return (old[:, :HEAD_DIM] * weight_old + new[:, :HEAD_DIM] * weight_new) / (1 + smaller)
-
-
 def parked_rows(loc: torch.Tensor, starts: torch.Tensor, lens: torch.Tensor, ring_size: int) -> torch.Tensor:
     """Return the rows i64 that are parked: the last `ring_size` of each request, without padding."""
     back = torch.arange(ring_size, device=loc.device)
@@ -163,7 +150,7 @@ def cost(tensors: Tensors) -> Cost:
     pooled = len(pooling_rows(tensors["positions"], loc))
     parked = len(parked_rows(loc, tensors["starts"], tensors["lens"], tensors["ring_size"]))
     read = (2 * pooled + parked) * 4 * STATE_DIM + pooled * 4 * ROPE_DIM + 2 * HEAD_DIM + len(loc) * 3 * 8
-    written = pooled * (2 * HEAD_DIM + layout.row_bytes) + parked * 4 * STATE_DIM
+    written = pooled * (2 * HEAD_DIM + layout.used_bytes) + parked * 4 * STATE_DIM
     return Cost(flops=28 * pooled * HEAD_DIM, bytes_read=read, bytes_written=written)
 
 
@@ -186,8 +173,8 @@ def _pool_and_store(
     PAGE_BYTES: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
-    loc = tl.load(loc_ptr + row)
-    position = tl.load(positions_ptr + row)
+    loc = tl.load(loc_ptr + row).to(tl.int64)
+    position = tl.load(positions_ptr + row).to(tl.int64)
     if (loc == 0) | (position % 2 == 0):
         return
     req = tl.load(req_ptr + row)
@@ -199,23 +186,23 @@ def _pool_and_store(
     parked = req * RING + (position - 1) % RING
     new_ptr = kv_score_ptr + row * kv_score_stride
     old_ptr = tl.where(here, new_ptr - kv_score_stride, ring_ptr + parked * STATE)
-    channel = tl.arange(0, ROW)[None, :]
-    kv_new = tl.load(new_ptr + channel)
-    score_new = tl.load(new_ptr + ROW + channel)
-    kv_old = tl.load(old_ptr + channel)
-    score_old = tl.load(old_ptr + ROW + channel)
-    difference = score_old - score_new
-    smaller = tl.exp(tl.abs(difference) * -1.0)
-    weight_old = tl.where(difference > 0, 1.0, smaller)
-    weight_new = tl.where(difference > 0, smaller, 1.0)
-    pooled = round_bf16((kv_old * weight_old + kv_new * weight_new) / (1.0 + smaller))
-    weight = tl.load(weight_ptr + tl.arange(0, ROW)).to(tl.float32)
-    latent = round_bf16(rms_norm(pooled, weight, eps))
-    tl.store(latent_ptr + row * ROW + channel, latent.to(tl.bfloat16))
-    one = tl.arange(0, 1)
-    live = one == 0
-    rotated = round_bf16(rotate_tail(latent, freqs_ptr, position - 1 + one, live, False))
-    store_compressed_rows(cache_ptr, (loc >> 1) + one, live, rotated, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+    kv_new, score_new = load_state(new_ptr)
+    kv_old, score_old = load_state(old_ptr)
+    pooled = pool_pair(kv_old, score_old, kv_new, score_new)
+    store_pooled_row(
+        pooled,
+        row,
+        position - 1,
+        loc >> 1,
+        weight_ptr,
+        eps,
+        freqs_ptr,
+        cache_ptr,
+        latent_ptr,
+        LAYOUT,
+        PAGE_SIZE,
+        PAGE_BYTES,
+    )
 
 
 @triton.jit
@@ -234,12 +221,28 @@ def _park(
     tl.store(ring_ptr + slot * STATE + channel, tl.load(kv_score_ptr + row * kv_score_stride + channel))
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride, page or ring size."""
+    expect_pair_arguments(tensors)
+    expect_tensor("starts", tensors["starts"], I32, ("requests",))
+    expect_tensor("lens", tensors["lens"], I32, (len(tensors["starts"]),))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a slot, request or position out of range, or a request whose rows are not in the batch."""
+    check_pair_values(tensors)
+    starts, lens, end = tensors["starts"], tensors["lens"], len(tensors["loc"]) + 1
+    expect_range("starts", starts, 0, end)
+    expect_range("lens", lens, 0, end)
+    expect_range("starts + lens", starts + lens, 0, end)
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row to pool and store, then one a ring row and request to park."""
+    check(tensors)
     kv_score, ring = tensors["kv_score"], tensors["ring"]
     positions, req, loc = tensors["positions"], tensors["req"], tensors["loc"]
     starts, lens, ring_size = tensors["starts"], tensors["lens"], tensors["ring_size"]
-    expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
     constants = paged_constants(tensors["layout"], tensors["page_size"])
 
     def call() -> None:
@@ -259,7 +262,7 @@ def build_triton(tensors: Tensors) -> Call:
             tensors["latent"],
             RING=ring_size,
             **constants,
-            num_warps=2,
+            num_warps=PAIR_WARPS,
         )
         _park[(ring_size, len(starts))](
             kv_score, kv_score.stride(0), ring, positions, req, loc, starts, lens, RING=ring_size, num_warps=2
@@ -276,7 +279,7 @@ KERNEL = Kernel(
     outputs={
         "latent": Tolerance(rtol=2**-6, atol=2**-20, because="exp, and the order of the sum (specification 9.1)"),
         "cache": Tolerance(
-            share=0.999, gaps=codec.compressed_code_gaps, because="a latent that moved by one step may change its code"
+            share=0.999, gaps=compressed_code_gaps, because="a latent that moved by one step may change its code"
         ),
         "ring": EXACT,
     },
@@ -284,6 +287,10 @@ KERNEL = Kernel(
         Shape(((0, 5), (7, 4)), 2, 8, "fp4", 128),
         Shape(((3, 3), (0, 1), (1, 1)), 0, 2, "v41", 2),
         Shape(((6, 4),), 1, 4, "v4", 64),
+        Shape(((3, 2), (2, 2)), 0, 4, "v41_new", 2),
+        Shape(((0, 3),), 1, 2, "fp4_new", 128),
+        Shape(((1, 3),), 0, 2, "uniform", 64),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check_values=check_values,
 )

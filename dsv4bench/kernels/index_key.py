@@ -10,7 +10,7 @@ A row with loc <= 0 (-1: its group is incomplete, 0: padding) is neither read no
 even positions hold anything.
 
 Shapes: k [T, 128] bf16 (row stride free), weight [128] bf16, eps an f32 number, freqs [M, 64] f32 (cosine, sine
-interleaved), positions i64 [T], loc i64 [T] (compressed slots); output cache u8 [pages, page_size * 68].
+interleaved), positions and loc i32|i64 [T] (compressed slots); output cache u8 [pages, page_size * 68].
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels import codec
-from dsv4bench.kernels.arguments import expect_cache
+from dsv4bench.kernels import codec, paged
+from dsv4bench.kernels.arguments import (
+    BF16,
+    F32,
+    IDS,
+    expect_cache,
+    expect_page_size,
+    expect_range,
+    expect_tensor,
+)
 from dsv4bench.kernels.codec_triton import fake_quant_index, pack_index_rows
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
@@ -85,13 +93,14 @@ def reference(
     normed = codec.rms_norm(k[live], weight, eps).bfloat16()
     key = codec.rotate_tail(normed, freqs, first).bfloat16()
     packed = codec.index_pack(codec.fake_quant_index(key.float()))
-    codec.write_rows(cache, loc[live], packed, page_size, INDEX_K)
+    paged.write_rows(cache, loc[live], packed, page_size, INDEX_K)
 
 
 def cost(tensors: Tensors) -> Cost:
     """Count the live rows read with their frequencies, and their slots written; about 24 operations a value."""
-    live = int((tensors["loc"] > 0).sum())
-    read = live * (2 * INDEX_DIM + 4 * ROPE_DIM) + 16 * len(tensors["loc"]) + 2 * INDEX_DIM
+    loc, positions = tensors["loc"], tensors["positions"]
+    live, ids = int((loc > 0).sum()), len(loc) * (loc.element_size() + positions.element_size())
+    read = live * (2 * INDEX_DIM + 4 * ROPE_DIM) + ids + 2 * INDEX_DIM
     return Cost(flops=24 * live * INDEX_DIM, bytes_read=read, bytes_written=live * INDEX_K.row_bytes)
 
 
@@ -122,11 +131,31 @@ def _index_key(
     store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride, page size or ratio."""
+    rows = len(tensors["k"])
+    expect_cache(tensors["cache"], INDEX_K, tensors["page_size"])
+    expect_tensor("k", tensors["k"], BF16, ("n", INDEX_DIM), free_strides=1)
+    expect_tensor("weight", tensors["weight"], BF16, (INDEX_DIM,))
+    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
+    expect_tensor("positions", tensors["positions"], IDS, (rows,))
+    expect_tensor("loc", tensors["loc"], IDS, (rows,))
+    expect_page_size(tensors["ratio"], "ratio")
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a slot outside the cache, or a group outside the table of a row that has a slot."""
+    loc, positions = tensors["loc"], tensors["positions"]
+    expect_range("loc", loc.clamp(min=0), 0, tensors["cache"].shape[0] * tensors["page_size"])
+    first = (positions - positions % tensors["ratio"]).where(loc > 0, 0)
+    expect_range("positions", first, 0, len(tensors["freqs"]))
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Launch one warp for every four rows."""
+    check(tensors)
     k, ratio, page_size = tensors["k"], tensors["ratio"], tensors["page_size"]
     count = k.shape[0]
-    expect_cache(tensors["cache"], INDEX_K, page_size)
 
     def call() -> None:
         if count:
@@ -157,7 +186,7 @@ KERNEL = Kernel(
     outputs={
         "cache": Tolerance(
             share=0.999,
-            gaps=codec.code_gaps,
+            gaps=paged.code_gaps,
             limit=2,
             because="the order of the norm's sum may move a value by one bf16 step; the rule rounds twice, and where"
             " the second scale is half the first, one code of the first rounding is two of the second",
@@ -165,4 +194,5 @@ KERNEL = Kernel(
     },
     examples=(Shape(9, 2, 2, 64), Shape(5, 0, 1, 128)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check_values=check_values,
 )

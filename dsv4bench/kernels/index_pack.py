@@ -5,8 +5,8 @@
 
 Every row is written: callers send rows that have no slot to slot 0, the dummy, whose content is then any of theirs.
 
-Shapes: x [T, 128] bf16 (row stride free), values that a fake quantisation in blocks of 32 made; loc i64 [T]; outputs
-payload u8 [T, 64], scales u8 [T, 4], cache u8 [pages, page_size * 68].
+Shapes: x [T, 128] bf16 (row stride free), values that a fake quantisation in blocks of 32 made; loc i32|i64 [T];
+outputs payload u8 [T, 64], scales u8 [T, 4], cache u8 [pages, page_size * 68].
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels import codec
-from dsv4bench.kernels.arguments import expect_cache
+from dsv4bench.kernels import codec, paged
+from dsv4bench.kernels.arguments import BF16, IDS, U8, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.codec_triton import pack_index_rows
 from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
@@ -68,13 +68,13 @@ def reference(
     packed = codec.index_pack(x.float())
     payload.copy_(packed[0])
     scales.copy_(packed[1])
-    codec.write_rows(cache, loc, (payload, scales), page_size, INDEX_K)
+    paged.write_rows(cache, loc, (payload, scales), page_size, INDEX_K)
 
 
 def cost(tensors: Tensors) -> Cost:
     """Count each row read, its packed form written, read back and written to its slot; about 10 operations a value."""
     rows = len(tensors["loc"])
-    read = rows * (2 * INDEX_DIM + INDEX_K.row_bytes + 8)
+    read = rows * (2 * INDEX_DIM + INDEX_K.row_bytes + tensors["loc"].element_size())
     return Cost(flops=10 * rows * INDEX_DIM, bytes_read=read, bytes_written=2 * rows * INDEX_K.row_bytes)
 
 
@@ -99,11 +99,26 @@ def _store(payload_ptr, scales_ptr, loc_ptr, cache_ptr, count, PAGE_SIZE: tl.con
     store_index_rows(cache_ptr, slots, inside, payload, scales, PAGE_SIZE)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
+    rows = len(tensors["x"])
+    expect_cache(tensors["cache"], INDEX_K, tensors["page_size"])
+    expect_tensor("x", tensors["x"], BF16, ("n", INDEX_DIM), free_strides=1)
+    expect_tensor("loc", tensors["loc"], IDS, (rows,))
+    expect_tensor("payload", tensors["payload"], U8, (rows, INDEX_K.data_bytes))
+    expect_tensor("scales", tensors["scales"], U8, (rows, INDEX_K.scale_bytes))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a slot outside the cache."""
+    expect_range("loc", tensors["loc"], 0, tensors["cache"].shape[0] * tensors["page_size"])
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Launch the packing, then the storing."""
+    check(tensors)
     x, payload, scales = tensors["x"], tensors["payload"], tensors["scales"]
     page_size, count = tensors["page_size"], x.shape[0]
-    expect_cache(tensors["cache"], INDEX_K, page_size)
 
     def call() -> None:
         if count == 0:
@@ -131,4 +146,5 @@ KERNEL = Kernel(
     outputs={"payload": EXACT, "scales": EXACT, "cache": EXACT},
     examples=(Shape(6, 64), Shape(9, 4)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check_values=check_values,
 )

@@ -2,8 +2,12 @@
 
 y = kv / sqrt(mean(kv^2) + eps) * weight in f32, for rows of 512. V4 rotates the last 64 channels of the f32 row and
 rounds them to bf16 once, at the store. The V4.1 layouts round y to bf16, rotate, round again and quantise the whole
-row. Row i is turned by row positions[i] of the table and goes to slot loc[i]; rows with loc < 0 are skipped, slot 0 is
-a slot like others.
+row. The uniform layout rotates the f32 row, rounds the whole row to bf16 once and casts it to e4m3, saturating. Row i
+is turned by row positions[i] of the table and goes to slot loc[i]; rows with loc < 0 are skipped, slot 0 is a slot like
+others.
+
+Shapes: kv [T, 512] bf16 (row stride free), weight [512] bf16, eps an f32 number, freqs [M, 64] f32 (cosine, sine
+interleaved), positions and loc i32|i64 [T]; output cache u8 [pages, page_bytes].
 """
 
 from __future__ import annotations
@@ -13,12 +17,12 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels import codec
-from dsv4bench.kernels.arguments import expect_cache
+from dsv4bench.kernels import codec, paged
+from dsv4bench.kernels.arguments import BF16, F32, IDS, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, V4, KVLayout
-from dsv4bench.kernels.paged_triton import paged_constants, store_rows
+from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
+from dsv4bench.kernels.paged_triton import encoding_of, paged_constants, store_rows
 from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
 
 PROGRAM_ROWS = 4
@@ -70,12 +74,12 @@ def reference(
     """Norm, rotate and quantise the rows that have a slot."""
     live = loc >= 0
     y = codec.rms_norm(kv[live], weight, eps)
-    if layout != V4:
+    if layout.encoding in ("v41", "fp4"):
         y = y.bfloat16()
     y = codec.rotate_tail(y, freqs, positions[live])
-    if layout != V4:
+    if layout.encoding != "v4":
         y = y.bfloat16().float()
-    codec.write_rows(cache, loc[live], codec.quantise(y, layout), page_size, layout)
+    paged.write_rows(cache, loc[live], codec.quantise(y, layout), page_size, layout)
 
 
 def cost(tensors: Tensors) -> Cost:
@@ -84,11 +88,12 @@ def cost(tensors: Tensors) -> Cost:
     Four operations a channel for the norm, one for the quantiser, six a rotated pair; reads rows, positions and slots,
     each table row that is used and the weight once, writes the slots.
     """
-    layout, live = tensors["layout"], tensors["loc"] >= 0
-    rows, table_rows = int(live.sum()), tensors["positions"][live].unique().numel()
-    read = rows * (HEAD_DIM * 2 + 8) + live.numel() * 4 + table_rows * ROPE_DIM * 4 + HEAD_DIM * 2
-    written = layout.row_bytes - (1 if layout == V4 else 0)  # nobody writes V4's pad byte
-    return Cost(rows * (HEAD_DIM * 5 + ROPE_DIM * 3), read, rows * written)
+    loc, positions = tensors["loc"], tensors["positions"]
+    live = loc >= 0
+    rows, table_rows = int(live.sum()), positions[live].unique().numel()
+    read = rows * (HEAD_DIM * 2 + positions.element_size()) + loc.numel() * loc.element_size()
+    read += table_rows * ROPE_DIM * 4 + HEAD_DIM * 2
+    return Cost(rows * (HEAD_DIM * 5 + ROPE_DIM * 3), read, rows * tensors["layout"].used_bytes)
 
 
 @triton.jit
@@ -113,21 +118,38 @@ def _norm_rope_store(
     positions = tl.load(positions_ptr + row, mask=live, other=0)
     weight = tl.load(weight_ptr + tl.arange(0, 512)).to(tl.float32)
     y = rms_norm(load_rows(kv_ptr, row, kv_stride, live, 512), weight, eps)
-    if LAYOUT != "v4":
+    ENCODING: tl.constexpr = encoding_of(LAYOUT)
+    if ENCODING == "v41" or ENCODING == "fp4":
         y = round_bf16(y)
     y = rotate_tail(y, freqs_ptr, positions, live, False)
-    if LAYOUT != "v4":
+    if ENCODING != "v4":
         y = round_bf16(y)
     store_rows(cache_ptr, slots, live, y, LAYOUT, PAGE_SIZE, PAGE_BYTES)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
+    rows = len(tensors["kv"])
+    expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
+    expect_tensor("kv", tensors["kv"], BF16, ("n", HEAD_DIM), free_strides=1)
+    expect_tensor("weight", tensors["weight"], BF16, (HEAD_DIM,))
+    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
+    expect_tensor("positions", tensors["positions"], IDS, (rows,))
+    expect_tensor("loc", tensors["loc"], IDS, (rows,))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a slot outside the cache, or a position outside the table of a row that has a slot."""
+    loc = tensors["loc"]
+    expect_range("loc", loc.clamp(min=0), 0, tensors["cache"].shape[0] * tensors["page_size"])
+    expect_range("positions", tensors["positions"].where(loc >= 0, 0), 0, len(tensors["freqs"]))
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Return the launch of the Triton kernel: four rows a program, one warp each."""
+    check(tensors)
     kv, weight, eps, cache, layout = (tensors[name] for name in ("kv", "weight", "eps", "cache", "layout"))
     freqs, positions, loc = tensors["freqs"], tensors["positions"], tensors["loc"]
-    expect_cache(cache, layout, tensors["page_size"])
-    if kv.stride(-1) != 1:
-        raise ValueError(f"the channels of kv must lie side by side, not {kv.stride(-1)} apart")
     rows = kv.shape[0]
     constants = paged_constants(layout, tensors["page_size"])
     grid = (triton.cdiv(rows, PROGRAM_ROWS),)
@@ -148,13 +170,17 @@ KERNEL = Kernel(
     cost=cost,
     outputs={
         "cache": Tolerance(
-            share=0.999, gaps=codec.code_gaps, because="the order of the sum of squares is free (specification 3.2)"
+            share=0.999, gaps=paged.code_gaps, because="the order of the sum of squares is free (specification 3.2)"
         )
     },
     examples=(
         Shape(21, "v4", skip_every=5),
         Shape(21, "v41", page_size=64, skip_every=4),
         Shape(21, "fp4", page_size=128),
+        Shape(9, "v41_new", page_size=2, skip_every=4),
+        Shape(9, "fp4_new", page_size=64),
+        Shape(9, "uniform", page_size=64, skip_every=4),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check_values=check_values,
 )

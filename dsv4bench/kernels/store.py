@@ -1,8 +1,12 @@
 """Quantise rows into a paged KV cache (specification 3.1).
 
 Row i of `x` [T, 512] bf16 is written to slot loc[i] by the rule of the layout: V4 quantises the first 448 channels and
-copies the last 64, the V4.1 layouts quantise all 512. Given `freqs` and `positions`, the last 64 channels are rotated
-first and rounded to bf16. Every slot must be valid; only the addressed rows change, and no padding byte does.
+copies the last 64, the V4.1 layouts quantise all 512, the uniform one casts them to e4m3, saturating. Given `freqs` and
+`positions`, the last 64 channels are rotated first and rounded to bf16; V4 has no such form. Every slot must be valid;
+only the addressed rows change, and no padding byte does.
+
+Shapes: x [T, 512] bf16 (row stride free), loc i32|i64 [T], freqs [M, 64] f32 and positions i32|i64 [T] or None; output
+cache u8 [pages, page_bytes].
 """
 
 from __future__ import annotations
@@ -12,11 +16,11 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels import codec
-from dsv4bench.kernels.arguments import expect_cache
+from dsv4bench.kernels import codec, paged
+from dsv4bench.kernels.arguments import BF16, F32, IDS, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, V4, KVLayout
+from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
 from dsv4bench.kernels.paged_triton import paged_constants, store_rows
 from dsv4bench.kernels.row_triton import load_rows, rotate_tail, round_bf16
 
@@ -66,18 +70,17 @@ def reference(
     rows = x.float()
     if freqs is not None and positions is not None:
         rows = codec.rotate_tail(rows, freqs, positions).bfloat16().float()
-    codec.write_rows(cache, loc, codec.quantise(rows, layout), page_size, layout)
+    paged.write_rows(cache, loc, codec.quantise(rows, layout), page_size, layout)
 
 
 def cost(tensors: Tensors) -> Cost:
     """One multiplication a channel, six operations a rotated pair; reads rows, slots, table rows; writes slots."""
-    rows, layout = tensors["x"].shape[0], tensors["layout"]
-    written = layout.row_bytes - (1 if layout == V4 else 0)  # nobody writes V4's pad byte
-    flops, read = rows * HEAD_DIM, rows * (HEAD_DIM * 2 + 8)
-    if tensors["positions"] is not None:
+    rows, positions = tensors["x"].shape[0], tensors["positions"]
+    flops, read = rows * HEAD_DIM, rows * (HEAD_DIM * 2 + tensors["loc"].element_size())
+    if positions is not None:
         flops += rows * ROPE_DIM * 3
-        read += rows * 8 + tensors["positions"].unique().numel() * ROPE_DIM * 4
-    return Cost(flops, read, rows * written)
+        read += rows * positions.element_size() + positions.unique().numel() * ROPE_DIM * 4
+    return Cost(flops, read, rows * tensors["layout"].used_bytes)
 
 
 @triton.jit
@@ -105,17 +108,38 @@ def _store(
     store_rows(cache_ptr, slots, live, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or a rotation that cannot be."""
+    x, layout, freqs, positions = (tensors[name] for name in ("x", "layout", "freqs", "positions"))
+    expect_cache(tensors["cache"], layout, tensors["page_size"])
+    expect_tensor("x", x, BF16, ("n", HEAD_DIM), free_strides=1)
+    expect_tensor("loc", tensors["loc"], IDS, (len(x),))
+    if (freqs is None) != (positions is None):
+        given = {True: "None", False: "a tensor"}
+        raise ValueError(
+            f"freqs: {given[freqs is None]} beside {given[positions is None]} for positions, expected both or neither"
+        )
+    if freqs is None:
+        return
+    if layout.encoding == "v4":
+        raise ValueError("freqs: a tensor, expected None for the layout v4, whose rows come rotated")
+    expect_tensor("freqs", freqs, F32, ("m", ROPE_DIM))
+    expect_tensor("positions", positions, IDS, (len(x),))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a slot outside the cache or a position outside the table."""
+    expect_range("loc", tensors["loc"], 0, tensors["cache"].shape[0] * tensors["page_size"])
+    if tensors["positions"] is not None:
+        expect_range("positions", tensors["positions"], 0, len(tensors["freqs"]))
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Return the launch of the Triton kernel: four rows a program, one warp each."""
+    check(tensors)
     x, loc, cache, layout = tensors["x"], tensors["loc"], tensors["cache"], tensors["layout"]
     freqs, positions = tensors["freqs"], tensors["positions"]
-    expect_cache(cache, layout, tensors["page_size"])
-    rotate = freqs is not None
-    if rotate != (positions is not None):
-        raise ValueError("freqs and positions come together or not at all")
-    if x.stride(-1) != 1:
-        raise ValueError(f"the channels of x must lie side by side, not {x.stride(-1)} apart")
-    rows = x.shape[0]
+    rotate, rows = freqs is not None, x.shape[0]
     constants = paged_constants(layout, tensors["page_size"])
     grid = (triton.cdiv(rows, PROGRAM_ROWS),)
 
@@ -142,6 +166,10 @@ KERNEL = Kernel(
         Shape(19, "fp4", page_size=128),
         Shape(9, "v41", rotate=True),
         Shape(9, "fp4", page_size=2, rotate=True),
+        Shape(9, "v41_new", page_size=64),
+        Shape(9, "fp4_new", page_size=2, rotate=True),
+        Shape(9, "uniform", page_size=64, rotate=True),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check_values=check_values,
 )

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from dsv4bench.kernels import codec
+from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.compress_c1 import KERNEL, Shape, cost
-from dsv4bench.kernels.layout import LAYOUTS, V4, V41, V41_FP4
+from dsv4bench.kernels.layout import LAYOUTS, UNIFORM_FP8, V4, V41, V41_FP4
 from tests.kernels import golden
 from tests.kernels.exact_rows import identity_table, turning_table, unit_row
 
@@ -44,12 +44,12 @@ def tensors(kv, loc, layout, page_size=4, pages=3, **others):
 
 
 def slot(cache, index, layout, page_size=4):
-    data, scales = codec.read_rows(cache, torch.tensor([index]), page_size, layout)
+    data, scales = paged.read_rows(cache, torch.tensor([index]), page_size, layout)
     return bytes(data[0].tolist()), bytes(scales[0].tolist())
 
 
 def poisoned(cache, index, layout, page_size=4):
-    return all(set(part) == {POISON} for part in slot(cache, index, layout, page_size))
+    return all(set(part) <= {POISON} for part in slot(cache, index, layout, page_size))
 
 
 def random_rows(rows, seed=1):
@@ -62,6 +62,13 @@ def test_a_v41_cache_takes_the_fake_quantised_row(run):
     data, scales = slot(got["cache"], 5, V41)
     assert data[:32] == bytes.fromhex(golden.V41_AFTER_FAKE_QUANT)
     assert scales[0] == 121
+
+
+def test_a_uniform_cache_takes_the_fake_quantised_row(run):
+    """By hand: the values of A.4 on the grid of e2m1 under scale 1 (A.4), each then the nearest e4m3, here exact."""
+    got = run(**tensors(unit_row(golden.VALUES, 512)[None], [5], UNIFORM_FP8))
+    data, _ = slot(got["cache"], 5, UNIFORM_FP8)
+    assert data[:16] == bytes.fromhex("30b0008038b840c0440000 30b04ccc38")
 
 
 def test_an_fp4_cache_rounds_once(run):
@@ -142,9 +149,61 @@ def test_no_rows_do_nothing(run):
     assert got["cache"].eq(POISON).all()
 
 
-def test_a_cache_of_another_layout_is_refused():
-    with pytest.raises(ValueError, match="v41 cache with pages of 4"):
-        KERNEL.provider("triton").build(tensors(random_rows(1), [1], V41, cache=torch.zeros(3, 8, dtype=torch.uint8)))
+@pytest.mark.parametrize(
+    ("argument", "make", "said"),
+    [
+        ("kv", lambda kv: kv.float(), r"kv: float32 \[3, 512\], expected bfloat16 \[n, 512\]"),
+        ("kv", lambda kv: kv[:, :256], r"kv: bfloat16 \[3, 256\], expected bfloat16 \[n, 512\]"),
+        ("kv", lambda kv: kv.repeat(1, 2)[:, ::2], "kv: dimension 1 has stride 2, expected 1"),
+        ("weight", lambda weight: weight.float(), r"weight: float32 \[512\], expected bfloat16 \[512\]"),
+        ("freqs", lambda freqs: freqs[:, :32], r"freqs: float32 \[8, 32\], expected float32 \[m, 64\]"),
+        ("positions", lambda p: p.float(), r"positions: float32 \[3\], expected int32 or int64 \[3\]"),
+        ("loc", lambda loc: loc[:2], r"loc: int64 \[2\], expected int32 or int64 \[3\]"),
+        ("latent", lambda latent: latent[:2], r"latent: bfloat16 \[2, 512\], expected bfloat16 \[3, 512\]"),
+        ("latent", lambda latent: latent.repeat(1, 2)[:, :512], "latent: dimension 0 has stride 1024, expected 512"),
+        ("page_size", lambda size: 3, "page_size: 3, expected a power of two"),
+        ("cache", lambda cache: cache[:, :8], r"v41 cache with pages of 4 is .*\[pages, 2560\].*\[3, 8\]"),
+    ],
+    ids=[
+        "kv-dtype",
+        "kv-width",
+        "kv-stride",
+        "weight",
+        "freqs",
+        "positions",
+        "loc",
+        "latent-rows",
+        "latent-stride",
+        "page-size",
+        "cache",
+    ],
+)
+def test_a_wrong_argument_is_named(argument, make, said):
+    given = tensors(random_rows(3), [1, 2, 3], V41)
+    given[argument] = make(given[argument])
+    with pytest.raises(ValueError, match=said):
+        KERNEL.provider("triton").build(given)
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong", "last"), [("loc", 12, 11), ("positions", 8, 7), ("positions", -1, 7)], ids=str
+)
+def test_a_value_out_of_range_is_named(argument, wrong, last):
+    """Padding may say any position."""
+    given = tensors(random_rows(3), [0, 2, -5], V41, positions=torch.tensor([99, 0, -4]))
+    given[argument][1] = last
+    KERNEL.check_values(given)
+    given[argument][1] = wrong
+    with pytest.raises(ValueError, match=rf"{argument}\[1\]: {wrong}, expected 0 to {last}"):
+        KERNEL.check_values(given)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_ids_of_both_widths_do_the_same(run, name):
+    given = tensors(random_rows(4), [7, 0, -1, 3], LAYOUTS[name], positions=torch.tensor([3, 0, 1, 7]))
+    narrow = {id_: given[id_].int() for id_ in ("loc", "positions")}
+    want = run(**{key: value.clone() if torch.is_tensor(value) else value for key, value in given.items()})
+    assert torch.equal(run(**given | narrow)["cache"], want["cache"])
 
 
 def test_cost_counts_live_rows(generator):

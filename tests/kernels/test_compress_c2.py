@@ -7,8 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsv4bench.kernels.compress_c2 import KERNEL, Shape, cost, pool
+from dsv4bench.kernels.compress_c2 import KERNEL, Shape, cost
 from dsv4bench.kernels.layout import LAYOUTS, V41, V41_FP4
+from dsv4bench.kernels.pair_pooling import pool
 from tests.kernels.pair_pooling import History, RowAtATime, latent_of, poisoned_cache, stored
 
 PREFIXES = (0, 7, 1)

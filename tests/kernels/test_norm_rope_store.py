@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from dsv4bench.kernels import codec
+from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.contract import Provider
-from dsv4bench.kernels.layout import LAYOUTS, V4, V41_FP4, KVLayout
+from dsv4bench.kernels.layout import LAYOUTS, UNIFORM_FP8, V4, V41, V41_FP4, KVLayout
 from dsv4bench.kernels.norm_rope_store import KERNEL, Shape, build_triton, cost, inputs
 from tests.kernels import golden
 
@@ -40,7 +40,7 @@ def call(provider: Provider, kv: torch.Tensor, loc: list[int], layout: KVLayout,
 
 
 def rows_of(cache: torch.Tensor, slots: list[int], layout: KVLayout) -> tuple[torch.Tensor, torch.Tensor]:
-    return codec.read_rows(cache, torch.tensor(slots, device=cache.device), PAGE, layout)
+    return paged.read_rows(cache, torch.tensor(slots, device=cache.device), PAGE, layout)
 
 
 def exact_row() -> torch.Tensor:
@@ -68,11 +68,11 @@ def test_exact_rows_bit_for_bit(name, factor, provider, device):
 
 
 def codes(data: torch.Tensor, layout: KVLayout) -> torch.Tensor:
-    """Codes as signed ranks, so that neighbours on the grid differ by one."""
-    if layout == V41_FP4:
+    """Codes as signed ranks, so that neighbours on the grid differ by one; without the rotated channels of e4m3."""
+    if layout.encoding == "fp4":
         nibbles = torch.stack([data & 15, data >> 4], -1).flatten(-2).int()
         return torch.where(nibbles >= 8, 8 - nibbles, nibbles)
-    data = data[:, :448].int() if layout == V4 else data.int()
+    data = data[:, :448].int()
     return torch.where(data >= 128, 128 - data, data)
 
 
@@ -85,7 +85,7 @@ def test_random_rows_within_one_code(name, triton_device, generator):
     slots = want["loc"].tolist()
     (data, scales), (want_data, want_scales) = (rows_of(t["cache"], slots, layout) for t in (got, want))
     assert (data == want_data).double().mean() > 0.999
-    assert (scales == want_scales).double().mean() > 0.999
+    assert (scales != want_scales).sum() <= 0.001 * scales.numel()
     same_scale = (scales == want_scales).all(-1)
     gap = (codes(data, layout) - codes(want_data, layout)).abs()[same_scale]
     assert gap.max() <= 1
@@ -103,6 +103,19 @@ def test_v4_turns_the_f32_row_and_rounds_it_once(provider, device):
     assert (tail == 222 / 256).all()
 
 
+def test_a_uniform_row_turns_in_f32_and_is_rounded_to_bf16_once(provider, device):
+    """A tail of 1.25 * (1 + 2^-7) times 0.5693359375 is 0.71723, in bf16 0.71875: a tie of e4m3 that goes to 0.75.
+
+    Not rounded to bf16, or rounded before the turn as well, it would lie below the tie and go to 0.6875.
+    """
+    kv = torch.cat([torch.full((48,), 0.5), torch.ones(400), torch.full((64,), 1.25)]).bfloat16()
+    given = {"weight": torch.full((512,), 1 + 2**-7), "freqs": torch.tensor([[0.5693359375, 0.0] * 32])}
+    cache = call(provider, kv[None], [5], UNIFORM_FP8, device, **given)
+    data = rows_of(cache, [5], UNIFORM_FP8)[0][0]
+    assert (data[448:] == 0x34).all()
+    assert (data[48:448] == 0x38).all()  # 1 + 2^-7 goes to 1
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_without_a_slot_write_nothing(name, provider, device):
     """Their position lies far outside the table, which must not be read; slot 0 is a slot like others."""
@@ -113,7 +126,7 @@ def test_rows_without_a_slot_write_nothing(name, provider, device):
         positions = [0, 0, 0, 0, 1, 0]
     cache = call(provider, kv, [-1, 0, -7, -1, 127, -1], layout, device, positions=positions)
     assert (rows_of(cache, [0, 127], layout)[0] != 0xA5).any(-1).all()
-    data, scales = codec.paged(cache, PAGE, layout)
+    data, scales = paged.paged(cache, PAGE, layout)
     for page, index in ((0, 0), (1, 63)):
         data[page, index] = 0xA5
         scales[page, index, : 7 if layout == V4 else None] = 0xA5
@@ -149,8 +162,51 @@ def test_the_least_bytes_of_a_call(generator):
     assert found.flops == 6 * (512 * 5 + 64 * 3)
 
 
-def test_channels_with_gaps_are_refused(generator, device):
-    tensors = inputs(Shape(4, "v41"), generator)
-    tensors["kv"] = torch.zeros(4, 1024, device=device).bfloat16()[:, ::2]
-    with pytest.raises(ValueError, match="side by side"):
+@pytest.mark.parametrize(
+    ("argument", "make", "said"),
+    [
+        ("kv", lambda kv: kv.float(), r"kv: float32 \[4, 512\], expected bfloat16 \[n, 512\]"),
+        ("kv", lambda kv: kv[:, :448], r"kv: bfloat16 \[4, 448\], expected bfloat16 \[n, 512\]"),
+        ("kv", lambda kv: kv.repeat(1, 2)[:, ::2], "kv: dimension 1 has stride 2, expected 1"),
+        ("weight", lambda weight: weight.float(), r"weight: float32 \[512\], expected bfloat16 \[512\]"),
+        ("weight", lambda weight: weight[:448], r"weight: bfloat16 \[448\], expected bfloat16 \[512\]"),
+        ("freqs", lambda freqs: freqs.bfloat16(), r"freqs: bfloat16 \[4096, 64\], expected float32 \[m, 64\]"),
+        ("positions", lambda positions: positions[:3], r"positions: int64 \[3\], expected int32 or int64 \[4\]"),
+        ("loc", lambda loc: loc[:, None], r"loc: int32 \[4, 1\], expected int32 or int64 \[4\]"),
+        ("loc", lambda loc: loc.repeat(2)[::2], "loc: dimension 0 has stride 2, expected 1"),
+        ("page_size", lambda size: 0, "page_size: 0, expected a power of two"),
+        ("layout", lambda layout: V41_FP4, r"fp4 cache with pages of 256 is .*\[pages, 73728\].*\[2, 135168\]"),
+    ],
+    ids=[
+        "kv-dtype",
+        "kv-width",
+        "kv-stride",
+        "weight-dtype",
+        "weight-width",
+        "freqs-dtype",
+        "position-rows",
+        "loc-shape",
+        "loc-stride",
+        "page-size",
+        "layout",
+    ],
+)
+def test_a_wrong_argument_is_named(argument, make, said, generator):
+    tensors = inputs(Shape(4, V41.name), generator)
+    tensors[argument] = make(tensors[argument])
+    with pytest.raises(ValueError, match=said):
         build_triton(tensors)
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong", "last"), [("loc", 512, 511), ("positions", 4096, 4095), ("positions", -1, 4095)], ids=str
+)
+def test_a_value_out_of_range_is_named(argument, wrong, last, generator):
+    """A row without a slot may say any position."""
+    tensors = inputs(Shape(4, "v41"), generator)
+    tensors["loc"][0], tensors["positions"][0] = -3, 10**9
+    tensors[argument][1] = last
+    KERNEL.check_values(tensors)
+    tensors[argument][1] = wrong
+    with pytest.raises(ValueError, match=rf"{argument}\[1\]: {wrong}, expected 0 to {last}"):
+        KERNEL.check_values(tensors)
