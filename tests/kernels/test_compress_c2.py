@@ -122,9 +122,10 @@ def test_chunks_with_padding_equal_one_row_at_a_time(call, ring_size, layout):
     assert torch.equal(once.ring[3 * ring_size : 6 * ring_size], got.ring[3 * ring_size : 6 * ring_size])
 
 
-def test_a_v4_cache_takes_the_fake_quantised_row(call):
+@pytest.mark.parametrize("name", ["v4", "v41_new", "fp4_new", "uniform"])
+def test_a_cache_of_every_layout_takes_the_compressed_row(call, name):
     history, forwards = History.random(2, 6), [[(1, 0, 3), (0, 0, 2)]]
-    layout = LAYOUTS["v4"]
+    layout = LAYOUTS[name]
     assert_follows(prefill(call, history, forwards, 8, layout), oracle(history, forwards, 8), history, layout)
 
 
@@ -295,11 +296,54 @@ def test_no_rows_do_nothing(call):
     assert torch.equal(got["ring"], history.ring(2))
 
 
-def test_a_cache_of_another_layout_is_refused():
-    history = History.random(1, 2)
-    tensors = arguments(history.batch([(0, 0, 2)]), history.ring(2), 2, poisoned_cache(history, V41), V41_FP4)
-    with pytest.raises(ValueError, match="fp4 cache with pages of 128"):
+def two_rows(layout=V41):
+    """Request 1 of two, positions 2 and 3: a batch, a ring of 4 and a cache that fit."""
+    history = History.random(2, 4)
+    return arguments(history.batch([(1, 2, 2)]), history.ring(4), 4, poisoned_cache(history, layout), layout)
+
+
+@pytest.mark.parametrize(
+    ("argument", "make", "said"),
+    [
+        ("kv_score", lambda t: t.bfloat16(), r"kv_score: bfloat16 \[2, 1024\], expected float32 \[n, 1024\]"),
+        ("kv_score", lambda t: t[:, :512], r"kv_score: float32 \[2, 512\], expected float32 \[n, 1024\]"),
+        ("ring", lambda t: t.repeat(1, 2)[:, :1024], "ring: dimension 0 has stride 2048, expected 1024"),
+        ("req", lambda t: t.int(), r"req: int32 \[2\], expected int64 \[2\]"),
+        ("starts", lambda t: t.long(), r"starts: int64 \[1\], expected int32 \[requests\]"),
+        ("lens", lambda t: t.repeat(2), r"lens: int32 \[2\], expected int32 \[1\]"),
+        ("latent", lambda t: t.float(), r"latent: float32 \[2, 512\], expected bfloat16 \[2, 512\]"),
+        ("ring_size", lambda size: 3, "ring_size: 3, expected an even number of at least 2"),
+        ("page_size", lambda size: 64, r"v41 cache with pages of 64 is .*\[pages, 33792\].*\[3, 67584\]"),
+        ("layout", lambda layout: V41_FP4, r"fp4 cache with pages of 128 is .*\[pages, 36864\].*\[3, 67584\]"),
+    ],
+    ids=["dtype", "width", "ring-stride", "req", "starts", "lens", "latent", "ring-size", "page-size", "layout"],
+)
+def test_a_wrong_argument_is_named(argument, make, said):
+    tensors = two_rows()
+    tensors[argument] = make(tensors[argument])
+    with pytest.raises(ValueError, match=said):
         KERNEL.provider("triton").build(tensors)
+
+
+@pytest.mark.parametrize(
+    ("argument", "at", "wrong", "last"),
+    [("loc", 1, 3 * 256, 767), ("req", 0, 3, 2), ("positions", 1, 64, 63), ("lens", 0, 3, 2), ("starts", 0, -1, 0)],
+    ids=["loc", "req", "positions", "lens", "starts"],
+)
+def test_a_value_out_of_range_is_named(argument, at, wrong, last):
+    """Three pages of 128 pooled rows, a table of 64 positions, a ring for three requests of four."""
+    tensors = two_rows()
+    tensors[argument][at] = last
+    KERNEL.check_values(tensors)
+    tensors[argument][at] = wrong
+    with pytest.raises(ValueError, match=rf"{argument}\[{at}\]: {wrong}, expected 0 to"):
+        KERNEL.check_values(tensors)
+
+
+def test_rows_of_a_request_lie_in_the_batch():
+    tensors = two_rows() | {"starts": torch.tensor([1, 77]).int(), "lens": torch.tensor([2, 0]).int()}
+    with pytest.raises(ValueError, match=r"starts \+ lens\[0\]: 3, expected 0 to 2"):
+        KERNEL.check_values(tensors)
 
 
 def test_cost_counts_pooled_and_parked_rows(generator):

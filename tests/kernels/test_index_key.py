@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dsv4bench.kernels import codec, fake_quant, index_pack, rms_norm
+from dsv4bench.kernels import codec, fake_quant, index_pack, paged, rms_norm
 from dsv4bench.kernels.index_key import KERNEL, Shape, cost
 from dsv4bench.kernels.layout import INDEX_K
 from tests.kernels import golden
@@ -35,7 +35,7 @@ def arguments(k, loc, **others):
         "eps": 1e-20,
         "freqs": identity_table(16),
         "positions": torch.zeros(len(k), dtype=torch.int64),
-        "loc": torch.tensor(loc, dtype=torch.int64),
+        "loc": loc if torch.is_tensor(loc) else torch.tensor(loc, dtype=torch.int64),
         "ratio": 1,
         "cache": torch.full((PAGES, INDEX_K.page_bytes(PAGE)), POISON, dtype=torch.uint8),
         "page_size": PAGE,
@@ -45,14 +45,14 @@ def arguments(k, loc, **others):
 
 def slot(cache, index):
     """Return the codes of a slot, one hexadecimal digit a channel, and its exponent bytes."""
-    payload, scales = codec.read_rows(cache, torch.tensor([index]), PAGE, INDEX_K)
+    payload, scales = paged.read_rows(cache, torch.tensor([index]), PAGE, INDEX_K)
     codes = torch.stack([payload[0] & 15, payload[0] >> 4], -1).flatten()
     return "".join(f"{code:x}" for code in codes.tolist()), scales[0].tolist()
 
 
 def written(cache):
     slots = torch.arange(PAGES * PAGE)
-    payload, scales = codec.read_rows(cache, slots, PAGE, INDEX_K)
+    payload, scales = paged.read_rows(cache, slots, PAGE, INDEX_K)
     return {int(i) for i in slots if set(payload[i].tolist()) | set(scales[i].tolist()) != {POISON}}
 
 
@@ -106,7 +106,7 @@ def test_bytes_of_equal_normed_rows_are_exact(run):
     normed = (k.float() * weight.float()).bfloat16()
     key = codec.rotate_tail(normed, freqs, positions - 1).bfloat16().float()
     want = codec.index_pack(codec.fake_quant_index(key))
-    got = codec.read_rows(cache, torch.arange(1, 7), PAGE, INDEX_K)
+    got = paged.read_rows(cache, torch.arange(1, 7), PAGE, INDEX_K)
     assert torch.equal(got[0], want[0])
     assert torch.equal(got[1], want[1])
 
@@ -149,9 +149,43 @@ def test_no_rows_do_nothing(run):
     assert written(run(exact_rows(0), [])) == set()
 
 
-def test_a_cache_of_another_page_size_is_refused():
-    with pytest.raises(ValueError, match="index_k cache with pages of 8"):
-        KERNEL.provider("triton").build(arguments(exact_rows(1), [1], page_size=8))
+@pytest.mark.parametrize(
+    ("argument", "make", "said"),
+    [
+        ("k", lambda k: k.float(), r"k: float32 \[3, 128\], expected bfloat16 \[n, 128\]"),
+        ("k", lambda k: k.repeat(1, 2), r"k: bfloat16 \[3, 256\], expected bfloat16 \[n, 128\]"),
+        ("k", lambda k: k.repeat(1, 2)[:, ::2], "k: dimension 1 has stride 2, expected 1"),
+        ("weight", lambda w: w[:64], r"weight: bfloat16 \[64\], expected bfloat16 \[128\]"),
+        ("freqs", lambda f: f.double(), r"freqs: float64 \[16, 64\], expected float32 \[m, 64\]"),
+        ("positions", lambda p: p[:2], r"positions: int64 \[2\], expected int32 or int64 \[3\]"),
+        ("loc", lambda loc: loc.short(), r"loc: int16 \[3\], expected int32 or int64 \[3\]"),
+        ("ratio", lambda ratio: 3, "ratio: 3, expected a power of two"),
+        ("page_size", lambda size: 8, r"index_k cache with pages of 8 is .*\[pages, 544\].*\[3, 272\]"),
+    ],
+    ids=["k-dtype", "k-width", "k-stride", "weight", "freqs", "positions", "loc", "ratio", "page-size"],
+)
+def test_a_wrong_argument_is_named(argument, make, said):
+    given = arguments(exact_rows(3), [1, 2, 3])
+    given[argument] = make(given[argument])
+    with pytest.raises(ValueError, match=said):
+        KERNEL.provider("triton").build(given)
+
+
+def test_a_value_out_of_range_is_named():
+    """Twelve slots, a table of 16; at ratio 2 position 17 turns by row 16; rows without a slot may say any position."""
+    given = arguments(exact_rows(3), [11, 0, -1], positions=torch.tensor([15, 99, -7]), ratio=2)
+    KERNEL.check_values(given)
+    with pytest.raises(ValueError, match=r"loc\[0\]: 12, expected 0 to 11"):
+        KERNEL.check_values(given | {"loc": torch.tensor([12, 0, -1])})
+    with pytest.raises(ValueError, match=r"positions\[0\]: 16, expected 0 to 15"):
+        KERNEL.check_values(given | {"positions": torch.tensor([17, 0, 0])})
+
+
+def test_ids_of_both_widths_do_the_same(run):
+    k, positions, loc = exact_rows(3), torch.tensor([3, 9, 15]), torch.tensor([2, 7, -1])
+    want = run(k, loc, freqs=turning_table(16), positions=positions, ratio=2)
+    got = run(k, loc.int(), freqs=turning_table(16), positions=positions.int(), ratio=2)
+    assert torch.equal(got, want)
 
 
 def test_cost_counts_the_rows_that_have_a_slot(generator):

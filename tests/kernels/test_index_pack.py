@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dsv4bench.kernels import codec
+from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.index_pack import KERNEL, Shape, cost
 from dsv4bench.kernels.layout import INDEX_K
 from tests.kernels import golden
@@ -66,7 +66,7 @@ def test_every_row_goes_to_its_slot_and_nowhere_else(run):
     x = torch.cat([rows_of([2.0**n]) for n in range(5)])
     loc = [11, 0, 6, 5, 2]
     payload, scales, cache = run(x, loc)
-    got = codec.read_rows(cache, torch.arange(12), PAGE, INDEX_K)
+    got = paged.read_rows(cache, torch.arange(12), PAGE, INDEX_K)
     assert scales[:, 0].tolist() == [125, 126, 127, 128, 129]  # 2^n / 6 lies between 2^(n-3) and 2^(n-2)
     assert set(payload.flatten().tolist()) == {0x66}  # 2^n / 2^(n-2) is 4, code 6
     for row, index in enumerate(loc):
@@ -88,9 +88,31 @@ def test_no_rows_do_nothing(run):
     assert run(torch.zeros(0, 128).bfloat16(), [])[2].eq(POISON).all()
 
 
-def test_a_cache_of_another_page_size_is_refused():
-    with pytest.raises(ValueError, match="index_k cache with pages of 2"):
-        KERNEL.provider("triton").build(arguments(rows_of([1.0]), [1]) | {"page_size": 2})
+@pytest.mark.parametrize(
+    ("argument", "make", "said"),
+    [
+        ("x", lambda x: x.float(), r"x: float32 \[2, 128\], expected bfloat16 \[n, 128\]"),
+        ("x", lambda x: x.repeat(1, 2)[:, ::2], "x: dimension 1 has stride 2, expected 1"),
+        ("loc", lambda loc: loc[:1], r"loc: int64 \[1\], expected int32 or int64 \[2\]"),
+        ("payload", lambda p: p.to(torch.int8), r"payload: int8 \[2, 64\], expected uint8 \[2, 64\]"),
+        ("payload", lambda p: p[:, :32], r"payload: uint8 \[2, 32\], expected uint8 \[2, 64\]"),
+        ("scales", lambda s: s.repeat(1, 2)[:, :4], "scales: dimension 0 has stride 8, expected 4"),
+        ("page_size", lambda size: 2, r"index_k cache with pages of 2 is .*\[pages, 136\].*\[3, 272\]"),
+    ],
+    ids=["x-dtype", "x-stride", "loc", "payload-dtype", "payload-width", "scales-stride", "page-size"],
+)
+def test_a_wrong_argument_is_named(argument, make, said):
+    given = arguments(rows_of([1.0]).repeat(2, 1), [1, 2])
+    given[argument] = make(given[argument])
+    with pytest.raises(ValueError, match=said):
+        KERNEL.provider("triton").build(given)
+
+
+@pytest.mark.parametrize("wrong", [-1, 12])
+def test_a_slot_out_of_range_is_named(wrong):
+    KERNEL.check_values(arguments(rows_of([1.0]), [11]))
+    with pytest.raises(ValueError, match=rf"loc\[0\]: {wrong}, expected 0 to 11"):
+        KERNEL.check_values(arguments(rows_of([1.0]), [wrong]))
 
 
 def test_cost_counts_the_packed_rows_twice(generator):
