@@ -24,6 +24,8 @@ SHARED_BY_KERNELS = {
     "codec",
     "codec_index",
     "codec_triton",
+    "compress_plan",
+    "compress_ring",
     "contract",
     "jit",
     "layout",

@@ -20,6 +20,8 @@ CATALOGUE = {
     "compress_c2_decode": "compress_c2_decode",
     "compress_pool": "compress_pool",
     "compress_pool_decode": "compress_pool_decode",
+    "plan_prefill": "plan_prefill",
+    "plan_decode": "plan_decode",
     "fake_quant": "fake_quant",
     "index_key": "index_key",
     "index_pack": "index_pack",

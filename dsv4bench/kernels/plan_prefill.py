@@ -1,0 +1,277 @@
+"""Plan a prefill or verify forward of the compressors of ratio 4 and 128, on the device (specification 4.2).
+
+Records, rules and order are those of `compress_plan`; plan_c and plan_w have one row for every row of the batch, and
+those behind the last record stand for nothing. The batch may be a bucket that its requests do not fill.
+
+The order is that of the host although every program works alone, for the number of records before a token has a closed
+form: compressions at positions below p are p // ratio, and kept tokens are those from a first one on and, in rings of
+pages, `ratio` a page below it. Upstream takes places from atomic counters, so its order changes from run to run.
+
+Shapes: req_pool_indices, seq_lens, extend_lens i64 [B], req_to_token i32 [requests, max_len] (row stride free),
+full_to_state i64 [slots]; outputs plan_c u8 [num_q, 16], plan_w u8 [num_q, 8].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dsv4bench.kernels.arguments import I64, U8, expect_at_most, expect_tensor
+from dsv4bench.kernels.compress_plan import (
+    PLAN_C_BYTES,
+    PLAN_W_BYTES,
+    compressing,
+    expect_lengths,
+    expect_prefill_sizes,
+    kept,
+    new_tokens,
+    padded,
+    prefill_records,
+    record_words,
+)
+from dsv4bench.kernels.compress_ring import StateRing, paged_tables, state_rows
+from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.jit import tl, triton
+
+MAX_BATCH = 1024  # upstream's planner on the device takes no more
+BLOCK_TOKENS = 128
+BLOCK_REQUESTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Requests as (cached prefix, new tokens), rows of the batch behind them, and the ring."""
+
+    requests: tuple[tuple[int, int], ...]
+    padding_rows: int
+    ring: StateRing
+
+
+def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
+    """Make a batch whose requests lie in scattered rows of the table, their pages scattered over both pools."""
+    device = generator.device
+    prefix, extend = torch.tensor(shape.requests, device=device).reshape(-1, 2).T.contiguous()
+    seq_lens = prefix + extend
+    longest = max((prefix + extend for prefix, extend in shape.requests), default=0)
+    req, table, states = paged_tables(len(seq_lens), longest, shape.ring.swa_page, generator)
+    rows = sum(extend for _, extend in shape.requests) + shape.padding_rows
+    return {
+        "ring": shape.ring,
+        "req_pool_indices": req,
+        "req_to_token": table,
+        "full_to_state": states,
+        "seq_lens": seq_lens,
+        "extend_lens": extend,
+        "plan_c": torch.zeros(rows, PLAN_C_BYTES, dtype=torch.uint8, device=device),
+        "plan_w": torch.zeros(rows, PLAN_W_BYTES, dtype=torch.uint8, device=device),
+    }
+
+
+def reference(
+    ring: StateRing,
+    req_pool_indices: torch.Tensor,
+    req_to_token: torch.Tensor,
+    full_to_state: torch.Tensor,
+    seq_lens: torch.Tensor,
+    extend_lens: torch.Tensor,
+    plan_c: torch.Tensor,
+    plan_w: torch.Tensor,
+) -> None:
+    """Plan as the host does, and fill up."""
+    found = prefill_records(ring, req_pool_indices, req_to_token, full_to_state, seq_lens, extend_lens)
+    plan_c.copy_(padded(found[0], len(plan_c)))
+    plan_w.copy_(padded(found[1], len(plan_w)))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise unless every length fits its request and the batch, and all tokens that are looked up lie in the tables."""
+    ring, req, seq_lens, extend_lens = (
+        tensors[name] for name in ("ring", "req_pool_indices", "seq_lens", "extend_lens")
+    )
+    expect_lengths(seq_lens, extend_lens)
+    rows = len(tensors["plan_c"])
+    expect_at_most("extend_lens", int(extend_lens.sum()), rows, "tokens in all, against rows of the plans")
+    tokens = new_tokens(seq_lens, extend_lens)
+    events, writes = compressing(ring, tokens), kept(ring, tokens, seq_lens)
+    readers = events.where(events.place < ring.window - 1)
+    for found in (readers, writes):
+        request, position = req[found.request], found.position
+        ring.expect_positions(request, position, tensors["req_to_token"], tensors["full_to_state"])
+
+
+def cost(tensors: Tensors) -> Cost:
+    """Count each request's numbers read once, both tables once a planned place, and every record written once."""
+    ring, seq_lens = tensors["ring"], tensors["seq_lens"]
+    tokens = new_tokens(seq_lens, tensors["extend_lens"])
+    events = compressing(ring, tokens)
+    places = len(kept(ring, tokens, seq_lens).place) + 2 * int((events.place < ring.window - 1).sum())
+    read = 3 * 8 * len(seq_lens) + (0 if ring.by_request else 12 * places)
+    written = tensors["plan_c"].numel() + tensors["plan_w"].numel()
+    return Cost(flops=0, bytes_read=read, bytes_written=written)
+
+
+@triton.jit
+def _first_kept(seq_len, RATIO: tl.constexpr, WINDOW: tl.constexpr, PAD: tl.constexpr):
+    """Return the position from which on every token is kept; at 0 where that would be negative."""
+    newest_groups = seq_len // RATIO * RATIO - (WINDOW - RATIO)
+    return tl.maximum(tl.minimum(newest_groups, seq_len - PAD), 0)
+
+
+@triton.jit
+def _kept_below(position, first, RATIO: tl.constexpr, SWA_PAGE: tl.constexpr, BY_REQUEST: tl.constexpr):
+    """Return how many positions below `position` are kept, were the request new from position 0 on."""
+    count = tl.maximum(position - first, 0)
+    if not BY_REQUEST:
+        end = tl.minimum(position, first)
+        count += end // SWA_PAGE * RATIO + tl.maximum(end % SWA_PAGE - (SWA_PAGE - RATIO), 0)
+    return count
+
+
+@triton.jit
+def _plan_prefill(
+    req_ptr,
+    req_to_token_ptr,
+    req_to_token_stride,
+    full_to_state_ptr,
+    seq_ptr,
+    extend_ptr,
+    plan_c_ptr,
+    plan_w_ptr,
+    batch,
+    num_q,
+    WINDOW: tl.constexpr,
+    PAD: tl.constexpr,
+    RATIO: tl.constexpr,
+    RING: tl.constexpr,
+    SWA_PAGE: tl.constexpr,
+    BY_REQUEST: tl.constexpr,
+    TOKENS: tl.constexpr,
+    REQUESTS: tl.constexpr,
+):
+    begin = tl.program_id(0) * TOKENS
+    token = begin + tl.arange(0, TOKENS)
+    request = tl.zeros((TOKENS,), tl.int32)  # of each token, then what comes before that request
+    start = tl.zeros((TOKENS,), tl.int32)
+    c_before = tl.zeros((TOKENS,), tl.int32)
+    w_before = tl.zeros((TOKENS,), tl.int32)
+    tokens = tl.zeros((), tl.int32)  # of all requests so far
+    c_all = tl.zeros((), tl.int32)
+    w_all = tl.zeros((), tl.int32)
+    for first in range(0, batch, REQUESTS):
+        lane = first + tl.arange(0, REQUESTS)
+        seq = tl.load(seq_ptr + lane, mask=lane < batch, other=0).to(tl.int32)
+        extend = tl.load(extend_ptr + lane, mask=lane < batch, other=0).to(tl.int32)
+        kept_from = _first_kept(seq, RATIO, WINDOW, PAD)
+        c_count = seq // RATIO - (seq - extend) // RATIO
+        w_count = _kept_below(seq, kept_from, RATIO, SWA_PAGE, BY_REQUEST)
+        w_count -= _kept_below(seq - extend, kept_from, RATIO, SWA_PAGE, BY_REQUEST)
+        end = tokens + tl.cumsum(extend, axis=0)
+        after = tokens + tl.sum(extend)
+        if (tokens < begin + TOKENS) & (after > begin):
+            passed = end[None, :] <= token[:, None]  # requests of this chunk that end before the token
+            here = (token >= tokens) & (token < after)
+            request = tl.where(here, first + tl.sum(passed.to(tl.int32), axis=1), request)
+            start = tl.where(here, tokens + tl.sum(tl.where(passed, extend[None, :], 0), axis=1), start)
+            c_before = tl.where(here, c_all + tl.sum(tl.where(passed, c_count[None, :], 0), axis=1), c_before)
+            w_before = tl.where(here, w_all + tl.sum(tl.where(passed, w_count[None, :], 0), axis=1), w_before)
+        tokens = after
+        c_all += tl.sum(c_count)
+        w_all += tl.sum(w_count)
+    live = (token < tokens) & (token < num_q)
+    req = tl.load(req_ptr + request, mask=live, other=0)
+    seq = tl.load(seq_ptr + request, mask=live, other=0).to(tl.int32)
+    prefix = seq - tl.load(extend_ptr + request, mask=live, other=0).to(tl.int32)
+    position = prefix + token - start
+    c_row = c_before + position // RATIO - prefix // RATIO
+    compresses = live & ((position + 1) % RATIO == 0)
+    older = tl.maximum(WINDOW - 1 - (token - start), 0)  # tokens of the window that are not of this batch
+    reads = compresses & (older > 0)
+    kept_from = _first_kept(seq, RATIO, WINDOW, PAD)
+    w_row = w_before + _kept_below(position, kept_from, RATIO, SWA_PAGE, BY_REQUEST)
+    w_row -= _kept_below(prefix, kept_from, RATIO, SWA_PAGE, BY_REQUEST)
+    writes = position >= kept_from
+    if not BY_REQUEST:
+        writes |= position % SWA_PAGE >= SWA_PAGE - RATIO
+    writes &= live
+    table_ptr = req_to_token_ptr + req * req_to_token_stride
+    state = state_rows(req, position, reads | writes, table_ptr, full_to_state_ptr, RING, SWA_PAGE, BY_REQUEST)
+    before = tl.maximum(position - RATIO, 0)
+    state_before = state_rows(req, before, reads, table_ptr, full_to_state_ptr, RING, SWA_PAGE, BY_REQUEST)
+    page_0 = tl.where(reads, state_before // RATIO, -1)
+    page_1 = tl.where(reads, state // RATIO, request)
+    _store_c(plan_c_ptr + c_row * 4, compresses, position + 1, token | (older << 16), page_0, page_1)
+    _store_w(plan_w_ptr + w_row * 2, writes, token, state)
+    nothing = tl.full((TOKENS,), -1, tl.int32)
+    _store_c(plan_c_ptr + token * 4, (token >= c_all) & (token < num_q), nothing, nothing + 1, nothing, nothing)
+    _store_w(plan_w_ptr + token * 2, (token >= w_all) & (token < num_q), nothing, nothing)
+
+
+@triton.jit
+def _store_c(record_ptr, live, seq_len, ids, page_0, page_1):
+    tl.store(record_ptr, seq_len, mask=live)
+    tl.store(record_ptr + 1, ids, mask=live)
+    tl.store(record_ptr + 2, page_0, mask=live)
+    tl.store(record_ptr + 3, page_1, mask=live)
+
+
+@triton.jit
+def _store_w(record_ptr, live, ragged_id, write_row):
+    tl.store(record_ptr, ragged_id, mask=live)
+    tl.store(record_ptr + 1, write_row, mask=live)
+
+
+def build_triton(tensors: Tensors) -> Call:
+    """Launch one program for 128 rows of the batch; each sums up all requests, at most 1 024."""
+    ring, req, table, states = (tensors[name] for name in ("ring", "req_pool_indices", "req_to_token", "full_to_state"))
+    seq_lens, extend_lens, plan_c, plan_w = (tensors[name] for name in ("seq_lens", "extend_lens", "plan_c", "plan_w"))
+    batch, num_q = len(req), len(plan_c)
+    ring.expect_tables(req, table, states)
+    expect_tensor("seq_lens", seq_lens, I64, (batch,))
+    expect_tensor("extend_lens", extend_lens, I64, (batch,))
+    expect_tensor("plan_c", plan_c, U8, ("num_q", PLAN_C_BYTES))
+    expect_tensor("plan_w", plan_w, U8, (num_q, PLAN_W_BYTES))
+    expect_prefill_sizes(batch, num_q)
+    expect_at_most("batch", batch, MAX_BATCH, "the planner on the device sums up every request in every program")
+    c_words, w_words = record_words("plan_c", plan_c), record_words("plan_w", plan_w)
+
+    def call() -> None:
+        if num_q:
+            _plan_prefill[(triton.cdiv(num_q, BLOCK_TOKENS),)](
+                req,
+                table,
+                table.stride(0),
+                states,
+                seq_lens,
+                extend_lens,
+                c_words,
+                w_words,
+                batch,
+                num_q,
+                WINDOW=ring.window,
+                PAD=ring.write_pad,
+                **ring.constants(),
+                TOKENS=BLOCK_TOKENS,
+                REQUESTS=BLOCK_REQUESTS,
+                num_warps=4,
+            )
+
+    return call
+
+
+KERNEL = Kernel(
+    name="plan_prefill",
+    inputs=inputs,
+    reference=reference,
+    cost=cost,
+    outputs={"plan_c": EXACT, "plan_w": EXACT},
+    examples=(
+        Shape(((0, 12), (509, 90), (250, 9), (3, 1)), 0, StateRing(4, 8, 256)),
+        Shape(((0, 3), (118, 137), (255, 2)), 5, StateRing(128, 256, 256)),
+        Shape(tuple((500 + i, 6) for i in range(25)), 10, StateRing(4, 16, 64)),
+        Shape(tuple((i % 19, 1 + i % 4) for i in range(70)), 3, StateRing(4, 16, 16, request_ring=True)),
+    ),
+    providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check_values=check_values,
+)
