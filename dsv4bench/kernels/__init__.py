@@ -25,6 +25,7 @@ CATALOGUE = {
     "fake_quant": "fake_quant",
     "index_key": "index_key",
     "index_pack": "index_pack",
+    "index_store_fp8": "index_store_fp8",
     "index_query": "index_query",
     "index_logits": "index_logits",
     "index_topk": "index_topk",
@@ -33,6 +34,8 @@ CATALOGUE = {
     "window_slots": "window_slots",
     "compressed_slots": "compressed_slots",
     "dequant": "dequant",
+    "gather_requant": "gather_requant",
+    "remap_holes": "remap_holes",
     "sparse_attention": "sparse_attention",
     "paged_attention": "paged_attention",
 }

@@ -33,7 +33,8 @@ def index_pack_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     The scale is not rounded; the payload takes its f32 reciprocal, which a division by the scale does not equal.
     """
     scale = largest(x).clamp(min=1e-4) / E4M3_MAX
-    return e4m3_encode(x * scale.reciprocal()), scale.view(torch.uint8)
+    scale_bytes = scale.clone(memory_format=torch.contiguous_format).view(torch.uint8)  # no row has strides of its own
+    return e4m3_encode(x * scale.reciprocal()), scale_bytes
 
 
 def index_unpack_fp8(payload: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
