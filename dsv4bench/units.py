@@ -77,6 +77,15 @@ def format_rate(bytes_per_s: float | None) -> str:
     return f"{significant(bytes_per_s / 1e9, 3)} GB/s"
 
 
+def format_flop_rate(flops_per_s: float | None) -> str:
+    """Format a rate of floating-point operations as TFLOP/s, or GFLOP/s below one of them."""
+    if flops_per_s is None:
+        return "-"
+    if flops_per_s >= 1e12:
+        return f"{significant(flops_per_s / 1e12, 3)} TFLOP/s"
+    return f"{significant(flops_per_s / 1e9, 3)} GFLOP/s"
+
+
 def format_percent(share: float | None, signed: bool = False) -> str:
     """Format a share (0.01 is one percent) with two decimals."""
     if share is None:

@@ -15,6 +15,15 @@ BEFORE_COLOUR = "#D55E00"
 AFTER_COLOUR = "#0072B2"
 PREDICTED_COLOUR = "#555555"
 MUTED_COLOUR = "#888888"
+# "": a function of the user's own
+PROVIDER_COLOURS = {
+    "triton": AFTER_COLOUR,
+    "sglang": BEFORE_COLOUR,
+    "flash_mla": "#009E73",
+    "deep_gemm": "#CC79A7",
+    "torch": MUTED_COLOUR,
+    "": "#E69F00",
+}
 
 
 def alarms() -> str:

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from dsv4bench.dashboards.compressor_tables import compressor_tables
 from dsv4bench.dashboards.count_tables import dequant_tables, operation_tables
+from dsv4bench.dashboards.kernel_tables import kernel_tables
 from dsv4bench.dashboards.markdown import markdown
 from dsv4bench.dashboards.memory_tables import memory_tables
 from dsv4bench.dashboards.rank_tables import rank_tables
@@ -27,7 +28,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
 
     A cell that was run again is shown once, by its last record; a cell that could not run is a row with its reason.
     """
-    last = latest(records)
+    last = [record for record in latest(records) if record.kernel is None]
     reuse = pairs(last, "reuse", "off", "on")
     return [
         *dequant_tables(reuse),
@@ -36,6 +37,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         *memory_tables(reuse),
         *rank_tables(reuse),
         *compressor_tables(pairs(last, "compressor", "torch", "fused")),
+        *kernel_tables(records),
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -62,15 +63,7 @@ class CellRun:
 
     def fail(self, error: Exception) -> None:
         """End the cell with the status and the reason that the error stands for."""
-        if isinstance(error, torch.OutOfMemoryError):
-            self.end("out_of_memory", out_of_memory_reason(error))
-        elif isinstance(error, CellError):
-            self.end(error.status, str(error))
-        elif isinstance(error, CaptureError):
-            self.end("failed", f"capture: {error}")
-        else:
-            message = str(error).splitlines()[0] if str(error) else "no message"
-            self.end("failed", f"{type(error).__name__}: {message}")
+        self.end(*outcome(error))
 
     def add(self, check: Check) -> None:
         """Keep a check; a failed one makes the cell wrong."""
@@ -79,13 +72,32 @@ class CellRun:
             self.end("wrong", f"{check.name}: {check.detail}")
 
 
+def outcome(error: Exception) -> tuple[str, str]:
+    """Return the status and the reason that an error stands for."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out_of_memory", out_of_memory_reason(error)
+    if isinstance(error, CellError):
+        return error.status, str(error)
+    if isinstance(error, CaptureError):
+        return "failed", f"capture: {error}"
+    message = str(error).splitlines()[0] if str(error) else "no message"
+    return "failed", f"{type(error).__name__}: {message}"
+
+
 def out_of_memory_reason(error: Exception) -> str:
     """Return the first two sentences of an allocator: that there is no memory, and how much was asked for."""
     return ". ".join(str(error).split(". ")[:2])
 
 
+class Ends(Protocol):
+    """Something that an error can end."""
+
+    def fail(self, error: Exception) -> None:
+        """End with the status and the reason that the error stands for."""
+
+
 @contextmanager
-def ending(run: CellRun) -> Iterator[None]:
+def ending(run: Ends) -> Iterator[None]:
     """Let an error of the body end this cell and no other."""
     try:
         yield

@@ -22,7 +22,7 @@ from dsv4bench.results.stats import median_interval
 from dsv4bench.units import NS_PER_MS, NS_PER_S
 
 Call = Callable[[], None]
-Period = Literal["step_period", "graph_replay", "compressor"]
+Period = Literal["step_period", "graph_replay", "compressor", "kernel_cold", "kernel_hot", "ceiling"]
 
 HOST_SUBMIT = "host_submit"
 LAUNCH_BOUND_SHARE = 0.95
@@ -135,7 +135,8 @@ class StopRule:
     """When to stop: after `samples` if given, else when there are enough and their median is known well enough.
 
     The defaults are those of `docs/numbers.md`: at least 10 samples and 0.5 s, the half width of the median's 95 %
-    interval at most 1 % of the median, or 15 s. `warm_ups` is the most warm-up steps of a subject.
+    interval at most 1 % of the median, or 15 s. `warm_ups` is the most warm-up steps of a subject. `alike`: a sample of
+    each subject has as many steps as that of the fastest; else each has what it needs, as where some are far slower.
     """
 
     samples: int | None = None
@@ -145,6 +146,7 @@ class StopRule:
     half_width: float = 0.01
     timeout_ns: int = 15 * NS_PER_S
     sample_ns: int = 5 * NS_PER_MS
+    alike: bool = True
 
     def reason(self, periods: Sequence[Sequence[int]], elapsed_ns: int) -> str | None:
         """Return why to stop ("fixed", "converged", "timeout"), or None; `periods` are each subject's samples."""
@@ -191,18 +193,22 @@ def interleave(
     rule = rule or StopRule()
     with _no_garbage_collection():
         warm = _warm_up(subjects, clock, rule)
-        repeat = max(_repeat(durations, rule.sample_ns) for durations in warm)
+        repeats = [_repeat(durations, rule.sample_ns) for durations in warm]
+        repeats = [max(repeats)] * len(repeats) if rule.alike else repeats
         samples = [_empty_samples(subject, clock) for subject in subjects]
         periods = [taken[subject.period] for taken, subject in zip(samples, subjects, strict=True)]
         started, stop, turn = clock.now_ns(), None, 0
         while stop is None:
             at_border()
             for index in abba(len(subjects), turn):
-                _take(subjects[index], clock, repeat, samples[index])
+                _take(subjects[index], clock, repeats[index], samples[index])
             turn += 1
             stop = rule.reason(periods, clock.now_ns() - started)
         at_border()
-    return [Timing(taken, len(w), settled(w), repeat, stop) for taken, w in zip(samples, warm, strict=True)]
+    return [
+        Timing(taken, len(durations), settled(durations), repeat, stop)
+        for taken, durations, repeat in zip(samples, warm, repeats, strict=True)
+    ]
 
 
 def abba(count: int, turn: int) -> range:

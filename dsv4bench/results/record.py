@@ -14,7 +14,7 @@ ENGINES = ("gpu", "tape", "cpu-reference")
 PLACES = ("eager", "segment", "break")
 CLASSES = ("calls", "kernels", "copies", "sets", "aten_ops")
 # the metric that stands for a cell's step time: the first of these that was measured
-STEP_METRICS = ("graph_replay", "step_period")
+STEP_METRICS = ("graph_replay", "step_period", "kernel_cold")
 
 Samples = dict[str, list[int]]
 
@@ -41,6 +41,7 @@ class Record:
     ranks: int = 1
     variant: dict[str, Any] = field(default_factory=dict)
     providers: dict[str, Any] = field(default_factory=dict)
+    kernel: dict[str, Any] | None = None
     samples_ns: Samples = field(default_factory=dict)
     rank_samples_ns: list[Samples] | None = None
     timing: dict[str, Any] | None = None
@@ -100,7 +101,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("schema", "ranks"), int),
     **dict.fromkeys(("note", "counts", "checks", "flags", "argv"), list),
     **dict.fromkeys(("batch", "variant", "providers", "samples_ns", "memory", "environment", "extra"), dict),
-    **dict.fromkeys(("timing", "predicted", "coverage", "graph", "clocks"), (dict, type(None))),
+    **dict.fromkeys(("kernel", "timing", "predicted", "coverage", "graph", "clocks"), (dict, type(None))),
     "reason": (str, type(None)),
     "counted_forwards": (int, type(None)),
     "rank_samples_ns": (list, type(None)),

@@ -1,0 +1,133 @@
+"""What `dsv4bench kernels` does after parsing: plan, check, time, keep, print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from dsv4bench.cli import FAILED, INTERRUPTED, NOTHING, OK
+from dsv4bench.dashboards import tables
+from dsv4bench.errors import UsageError
+from dsv4bench.profiling import kernel_recording
+from dsv4bench.profiling.session import Session, open_session
+from dsv4bench.results.record import Record
+from dsv4bench.results.store import Store, finished_keys, open_store, read_records, resume_store, run_directory
+from dsv4bench.workloads.kernel_cells import KernelArguments, KernelGroup, kernel_cells
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for."""
+
+    typed: KernelArguments
+    out: Path | None = None
+    resume: Path | None = None
+    form: str = "table"
+    plot: bool = False
+    quiet: bool = False
+
+
+def run_kernels(request: Request) -> int:
+    """Run the command and return its exit code."""
+    if request.out and request.resume:
+        raise UsageError(f"--out {request.out}: --resume {request.resume} already says where records go")
+    plan = kernel_cells(request.typed)
+    first = plan[0][0]
+    notes = ("a CPU: small shapes and the torch reference, no speed of any kernel",) if first.device == "cpu" else ()
+    session = open_session(first.device, first.samples, first.quick, ("dsv4bench", *sys.argv[1:]), notes)
+    session = kernel_recording.kernel_session(session, first.quick)
+    done = frozenset(finished_keys(request.resume)) if request.resume else frozenset()
+    with _store(request) as store:
+        code = _run(plan, session, store, done, request.quiet)
+        return code or _show(store, plan, session, request)
+
+
+def exit_code(records: Sequence[Record]) -> int:
+    """Return 1 if a provider failed or is wrong, 4 if none was timed, else 0."""
+    if any(record.status in ("failed", "wrong") for record in records):
+        return FAILED
+    return OK if any(record.status == "ok" for record in records) else NOTHING
+
+
+def in_source(directory: Path) -> int:
+    """Run this command again in a fresh process whose packages come from `directory` first; return its exit code."""
+    if not directory.is_dir():
+        raise UsageError(f"--src {directory}: no such directory; expected the folder that holds the package's folder")
+    arguments = list(_without_option(sys.argv[1:], "--src"))
+    done = subprocess.run(
+        [sys.executable, "-m", "dsv4bench", *arguments], env=source_environment(directory), check=False
+    )
+    return done.returncode
+
+
+def source_environment(directory: Path, **more: str) -> dict[str, str]:
+    """Return this environment with `directory` first on the path of Python."""
+    path = os.pathsep.join([str(directory.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **more}
+
+
+def _without_option(arguments: Sequence[str], option: str) -> Iterator[str]:
+    """Yield the arguments without an option and its value, written as one word or two."""
+    rest = iter(arguments)
+    for word in rest:
+        if word == option:
+            next(rest, None)
+        elif not word.startswith(f"{option}="):
+            yield word
+
+
+def _store(request: Request) -> Store:
+    return resume_store(request.resume) if request.resume else open_store(request.out or run_directory("kernels"))
+
+
+def _run(plan: Sequence[KernelGroup], session: Session, store: Store, done: frozenset[str], quiet: bool) -> int:
+    try:
+        with _progress(len(plan), quiet) as report:
+            for records in kernel_recording.run(plan, session, done, report):
+                for record in records:
+                    store.append(record)
+    except KeyboardInterrupt:
+        _tell(f"interrupted: finished kernels are kept; go on with --resume {store.directory}")
+        return INTERRUPTED
+    return OK
+
+
+def _show(store: Store, plan: Sequence[KernelGroup], session: Session, request: Request) -> int:
+    """Print the records of this plan in its order, draw them where asked, and return the exit code."""
+    order = [cell.key(session.commit) for group in plan for cell in group]
+    found = [record for record in read_records(store.directory).records if record.key in order]
+    records = sorted(found, key=lambda record: order.index(record.key))
+    tables.show(records, request.form, sys.stdout)
+    if request.plot:
+        from dsv4bench.dashboards.kernel_plots import draw_kernels
+
+        for path in draw_kernels(records, store.directory):
+            _tell(str(path))
+    if not request.quiet:
+        _tell(f"records: {store.directory}")
+    return exit_code(records)
+
+
+@contextmanager
+def _progress(groups: int, quiet: bool) -> Iterator[kernel_recording.Progress]:
+    """Yield a function that tells stderr when a group begins."""
+    seen: list[KernelGroup] = []
+
+    def report(group: KernelGroup, name: str) -> None:
+        if name == "ceilings":
+            _tell("ceilings of this device")
+        elif group not in seen:
+            seen.append(group)
+            first = group[0]
+            _tell(f"[{len(seen)}/{groups}] {first.kernel} {first.case} {first.rows or ''}".rstrip())
+
+    yield (lambda _group, _name: None) if quiet else report
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,174 @@
+"""Figures of kernels: a roofline of all of them, and for each kernel bars of its providers' times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dsv4bench.dashboards.cells import grouped
+from dsv4bench.dashboards.plots import FONT_POINTS, save_figure
+from dsv4bench.dashboards.style import MUTED_COLOUR, PROVIDER_COLOURS
+from dsv4bench.results.compare import latest
+from dsv4bench.results.record import Record
+from dsv4bench.results.speed import Speed, provider, speed
+from dsv4bench.units import NS_PER_S, format_flop_rate, format_rate, in_unit, time_unit
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MARKERS = "osD^vP*Xhp<>"
+BAR_INCHES = 0.32
+WIDTH_INCHES = 8.0
+LEAST_HEIGHT_INCHES = 2.6
+Timed = tuple[Record, Speed]
+
+
+def draw_kernels(records: Sequence[Record], folder: Path) -> list[Path]:
+    """Save the roofline of all kernels with a time and the bars of each in `folder`; return the files, none without."""
+    timed = timed_kernels(records)
+    if not timed:
+        return []
+    paths = save_figure(roofline_figure(timed), folder / "roofline")
+    for same in grouped(timed, lambda one: _name(one[0])):
+        paths += save_figure(bars_figure(same), folder / f"kernel-{_name(same[0][0])}")
+    return paths
+
+
+def timed_kernels(records: Sequence[Record]) -> list[Timed]:
+    """Return the last record of every kernel that has a time, with its speed."""
+    return [(record, seen) for record in latest(records) if (seen := speed(record)) is not None]
+
+
+def roofline_figure(timed: Sequence[Timed]) -> Figure:
+    """Draw arithmetic rate against intensity under the roofs of this run: large elementwise pass and bf16 matmul.
+
+    A kernel has a marker, a provider a colour; kernels without arithmetic have no place here.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    points = [(record, seen) for record, seen in timed if seen.intensity > 0]
+    best = (timed[0][0].kernel or {})["ceilings"]
+    with rc_context({"font.size": FONT_POINTS, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(WIDTH_INCHES, 5.2), layout="constrained")
+        axes = figure.subplots()
+        _draw_roofs(axes, points, float(best["copy_bytes_per_s"]), float(best["matmul_flops_per_s"]))
+        for place, same in enumerate(grouped(points, lambda one: _name(one[0]))):
+            marker = MARKERS[place % len(MARKERS)]
+            for record, seen in same:
+                colour, height = _colour(provider(record)), flop_rate(record, seen)
+                axes.plot(seen.intensity, height, marker, color=colour, markersize=6, alpha=0.85, linestyle="none")
+            axes.plot([], [], marker, color=MUTED_COLOUR, linestyle="none", label=_name(same[0][0]))
+        for name in dict.fromkeys(provider(record) for record, _ in points):
+            axes.plot([], [], "-", color=_colour(name), linewidth=5, label=name)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("arithmetic intensity, FLOP per byte (modelled least work)")
+        axes.set_ylabel("FLOP per second, cold")
+        axes.grid(alpha=0.3, which="major")
+        figure.legend(loc="outside right upper", frameon=False, fontsize=FONT_POINTS - 1)
+        axes.set_title(f"Roofline: {_where(timed[0][0])}", fontsize=FONT_POINTS + 1)
+    return figure
+
+
+def bars_figure(timed: Sequence[Timed]) -> Figure:
+    """Draw a kernel's cold time by every provider, shape by shape, with its interval; a tick is the ceiling's time."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    groups = grouped(timed, lambda one: one[0].group)
+    panels = grouped(groups, lambda group: (group[0][0].kernel or {}).get("rows"))
+    count = len(timed) + len(groups) + 2 * len(panels)
+    with rc_context({"font.size": FONT_POINTS, "axes.spines.top": False, "axes.spines.right": False}):
+        height = max(LEAST_HEIGHT_INCHES, 1.0 + BAR_INCHES * count)
+        figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
+        ratios = [sum(len(group) + 1 for group in panel) for panel in panels]
+        rows = figure.subplots(len(panels), 1, squeeze=False, height_ratios=ratios)
+        for axes, panel in zip(rows[:, 0], panels, strict=True):
+            _draw_bars(axes, panel)
+        names = list(dict.fromkeys(provider(record) for record, _ in timed))
+        handles = [_patch(_colour(name), name) for name in names]
+        figure.legend(
+            handles=[*handles, _ceiling_mark()], loc="outside lower center", ncols=len(names) + 1, frameon=False
+        )
+        figure.suptitle(f"{_name(timed[0][0])}, cold: {_where(timed[0][0])}", fontsize=FONT_POINTS + 1)
+    return figure
+
+
+def flop_rate(record: Record, seen: Speed) -> float:
+    """Return the FLOPs per second of a kernel, also where bytes bind it."""
+    return int((record.kernel or {})["flops"]) * NS_PER_S / max(seen.cold.value, 1.0)
+
+
+def _draw_roofs(axes: Axes, points: Sequence[Timed], memory: float, compute: float) -> None:
+    ridge = compute / memory
+    intensities = [seen.intensity for _, seen in points] or [ridge]
+    low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3
+    axes.plot([low, ridge, high], [low * memory, compute, compute], color="black", linewidth=1.2)
+    axes.annotate(format_rate(memory), (low, low * memory), xytext=(6, 4), textcoords="offset points", rotation=0)
+    axes.annotate(
+        format_flop_rate(compute),
+        (high, compute),
+        xytext=(-4, 4),
+        textcoords="offset points",
+        horizontalalignment="right",
+    )
+
+
+def _draw_bars(axes: Axes, groups: Sequence[Sequence[Timed]]) -> None:
+    times = [seen.cold.high for group in groups for _, seen in group]
+    scale, unit = time_unit(times)
+    place, ticks, labels = 0.0, [], []
+    for group in groups:
+        ticks.append(place + (len(group) - 1) / 2)
+        labels.append(_shape(group[0][0]))
+        for record, seen in group:
+            error = [
+                [in_unit(seen.cold.value - seen.cold.low, scale)],
+                [in_unit(seen.cold.high - seen.cold.value, scale)],
+            ]
+            value = in_unit(seen.cold.value, scale)
+            axes.barh(place, value, xerr=error, height=0.8, color=_colour(provider(record)), capsize=2)
+            axes.plot([in_unit(seen.least_ns, scale)] * 2, [place - 0.45, place + 0.45], color="black", linewidth=1.5)
+            rate = format_rate(seen.rate) if seen.bound == "memory" else format_flop_rate(seen.rate)
+            text = f"{rate}, {seen.share:.0%} of the ceiling"
+            axes.annotate(text, (value, place), xytext=(8, 0), textcoords="offset points", verticalalignment="center")
+            place += 1
+        place += 1
+    axes.set_yticks(ticks, labels)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.5 * in_unit(max(times), scale))
+    axes.set_xlabel(f"time of a call, {unit}")
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _patch(colour: str, label: str) -> object:
+    from matplotlib.patches import Patch
+
+    return Patch(color=colour, label=label)
+
+
+def _ceiling_mark() -> object:
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], color="black", marker="|", markersize=9, linestyle="none", label="at the ceiling")
+
+
+def _colour(name: str) -> str:
+    return PROVIDER_COLOURS.get(name, PROVIDER_COLOURS[""])
+
+
+def _name(record: Record) -> str:
+    return str((record.kernel or {}).get("name"))
+
+
+def _shape(record: Record) -> str:
+    found = record.kernel or {}
+    rows = found.get("rows")
+    return " ".join(word for word in (str(found.get("case") or ""), f"{rows} rows" if rows else "") if word)
+
+
+def _where(record: Record) -> str:
+    return f"{record.label}, {record.engine}, {record.machine}, {record.created[:10]}"
