@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from dsv4bench import __version__
+from dsv4bench import cli_kernel_options as kernel_options
 from dsv4bench import cli_options as options
 from dsv4bench.errors import DsvError, RecordError, UsageError
 
@@ -103,6 +104,38 @@ def prefill(
     typed = {name: value for name, value in context.params.items() if name in PrefillArguments.__dataclass_fields__}
     arguments = PrefillArguments(**{name: _axis(name, value) for name, value in typed.items()})
     raise typer.Exit(run_prefill(Request(arguments, out, resume, dry_run, _form(form, as_json), quiet)))
+
+
+@app.command(epilog=EPILOG)
+def kernels(
+    names: kernel_options.Names = None,
+    rows: kernel_options.Rows = None,
+    kv: kernel_options.Kv = None,
+    provider: kernel_options.Provider = ["auto"],
+    device: options.Device = "auto",
+    seed: kernel_options.Seed = "0",
+    samples: kernel_options.Samples = None,
+    quick: options.Quick = False,
+    out: kernel_options.Out = None,
+    resume: options.Resume = None,
+    plot: kernel_options.Plot = False,
+    form: options.Format = "table",
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    src: kernel_options.Source = None,
+) -> None:
+    """Time kernels by all their providers side by side, cold and hot, against the ceilings of this device.
+
+    A provider is checked against the reference first; a wrong result has no speed.
+    """
+    from dsv4bench import cli_kernels
+    from dsv4bench.workloads.kernel_cells import KernelArguments
+
+    if src is not None:
+        raise typer.Exit(cli_kernels.in_source(src))
+    typed = KernelArguments(names or (), rows or (), kv or (), provider, device, seed, samples, quick)
+    request = cli_kernels.Request(typed, out, resume, _form(form, as_json), plot, quiet)
+    raise typer.Exit(cli_kernels.run_kernels(request))
 
 
 @app.command(epilog=EPILOG)
