@@ -1,5 +1,7 @@
 """Golden vectors of specification appendix A: inputs and the bytes that they must become."""
 
+from collections.abc import Iterator
+
 import torch
 
 # A.4: one tile of 16 values, exact in bf16
@@ -83,6 +85,21 @@ def all_bf16() -> torch.Tensor:
     """Every finite bf16."""
     values = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
     return values[values.isfinite()]
+
+
+def hard_maxima(millions: int, seed: int = 12) -> Iterator[torch.Tensor]:
+    """Yield non-negative f32 maxima: 64 steps to both sides of every 448 * 2^k, then a million random ones at a time.
+
+    Random bits give every exponent alike, denormals too; 2^120 and more, which no ue8m0 scale of 448 serves, are left
+    out.
+    """
+    edges = (448 * 2.0 ** torch.arange(-22.0, 111)).view(torch.int32)
+    yield (edges[:, None] + torch.arange(-64, 65, dtype=torch.int32)).flatten().view(torch.float32)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(millions):
+        yield torch.randint(0, (127 + 120) << 23, (1_000_000,), generator=generator, dtype=torch.int32).view(
+            torch.float32
+        )
 
 
 def tiles_with_maximum(maxima: torch.Tensor, width: int) -> torch.Tensor:

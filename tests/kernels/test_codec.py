@@ -110,6 +110,26 @@ def test_every_bf16_maximum_through_the_ue8m0_rules():
     assert codec.v4_scale(maxima[:, None]).flatten().tolist() == want
 
 
+MILLIONS = pytest.mark.parametrize(
+    "millions", [1, pytest.param(20, marks=pytest.mark.slow)], ids=lambda count: f"{count}-million"
+)
+
+
+@MILLIONS
+def test_random_maxima_through_the_ue8m0_rules(millions):
+    """And through the integer rule that specification 2.2 gives for V41."""
+    for maxima in golden.hard_maxima(millions):
+        edges = 448.0 * 2.0 ** torch.arange(-22, 121, dtype=torch.float64)
+        least = 127 - 22 + torch.searchsorted(edges, maxima.double())
+        floored = 127 - 22 + torch.searchsorted(edges, maxima.clamp(min=1e-4).double())
+        bits = maxima.view(torch.int32)
+        by_integers = ((bits >> 23) - 8 + ((bits & 0x7FFFFF) > 0x600000).int()).clamp(min=114)
+        got = codec.v41_scale(maxima[:, None]).flatten().long()
+        assert torch.equal(got, least.clamp(min=114))
+        assert torch.equal(got, by_integers.long())
+        assert torch.equal(codec.v4_scale(maxima[:, None]).flatten().long(), floored)
+
+
 @given(st.lists(st.integers(0, 0x7F7F), min_size=1, max_size=4))
 def test_no_smaller_power_of_two_would_hold_the_tile(patterns):
     tile = torch.tensor(patterns, dtype=torch.int16).view(torch.bfloat16).double()

@@ -32,6 +32,7 @@ from dsv4bench.kernels.paged_triton import (
     store_rows,
 )
 from tests.kernels import golden
+from tests.kernels.test_codec import MILLIONS
 
 BLOCK = 4096
 
@@ -189,6 +190,16 @@ def test_every_bf16_maximum_gives_the_scale_of_the_oracle(rule, oracle, triton_d
     maxima = golden.all_bf16().float()
     tiles = golden.tiles_with_maximum(maxima[~maxima.signbit()], 4).to(triton_device)
     assert torch.equal(quantised(rule, tiles, 2048)[1], oracle(tiles).flatten())
+
+
+@MILLIONS
+@pytest.mark.parametrize(
+    ("rule", "oracle"), [("v4", codec.v4_scale), ("v41", codec.v41_scale), ("fp4", codec.fp4_scale)]
+)
+def test_random_maxima_give_the_scale_of_the_oracle(rule, oracle, millions, triton_device):
+    for maxima in golden.hard_maxima(millions):
+        tiles = golden.tiles_with_maximum(maxima, 2).to(triton_device)
+        assert torch.equal(quantised(rule, tiles, 2**17)[1], oracle(tiles).flatten())
 
 
 @pytest.mark.parametrize("rule", ["v4", "v41", "fp4"])

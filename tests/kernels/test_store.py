@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dsv4bench.kernels import paged
+from dsv4bench.kernels import dequant, paged
 from dsv4bench.kernels.contract import Provider
 from dsv4bench.kernels.layout import LAYOUTS, UNIFORM_FP8, V4, V41, V41_FP4, V41_FP4_NEW, V41_NEW, KVLayout
 from dsv4bench.kernels.store import KERNEL, Shape, build_triton, cost, inputs
@@ -91,6 +91,40 @@ def test_the_golden_row_lies_where_the_layout_says(name, page_size, dtype, provi
         cache[page, at : at + layout.data_bytes] = 0xA5
         cache[page, scale_at : scale_at + written] = 0xA5
     assert (cache == 0xA5).all()
+
+
+def rows_on_the_grid(layout: KVLayout, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the data and scales of rows of random finite codes; the largest code in each tile gives its scale back."""
+    generator = torch.Generator().manual_seed(13)
+    data = torch.randint(0, 256, (rows, layout.data_bytes), generator=generator, dtype=torch.uint8)
+    if layout.encoding == "fp4":
+        data[:, ::8] |= 0x07  # the first channel of each tile is 6 or -6
+        return data, torch.randint(1, 127, (rows, 32), generator=generator, dtype=torch.uint8)
+    coded = data[:, :448] if layout == V4 else data
+    coded[coded % 128 == 127] = 0x80  # no NaN, but a -0.0
+    if layout == V4:
+        data[:, 449::2] &= 0xBF  # a bf16 with an exponent under 128: finite
+    if layout == UNIFORM_FP8:
+        return data, data[:, :0]
+    coded[:, :: layout.values_per_scale] = 0xFE
+    scales = torch.randint(114, 140, (rows, coded.shape[1] // layout.values_per_scale), generator=generator)
+    return data, scales.to(torch.uint8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_on_the_grid_come_back_byte_by_byte(name, provider, device):
+    """Dequantised and stored again, whatever kernel does it; a second round changes no value either."""
+    layout, slots = LAYOUTS[name], torch.tensor([5, 0, 63, 64, 127, 100], device=device)
+    cache = torch.full((2, layout.page_bytes(64)), 0xA5, dtype=torch.uint8, device=device)
+    data, scales = rows_on_the_grid(layout, 6)
+    paged.write_rows(cache, slots, (data.to(device), scales.to(device)), 64, layout)
+    again = torch.full_like(cache, 0xA5)
+    values = torch.empty(6, 1, 512, dtype=torch.bfloat16, device=device)
+    place = {"page_size": 64, "layout": layout}
+    dequant.KERNEL.provider(provider.name).build({"cache": cache, "ids": slots, "out": values, **place})()
+    rows = {"x": values[:, 0], "loc": slots, "freqs": None, "positions": None}
+    provider.build({**rows, "cache": again, **place})()
+    assert torch.equal(again, cache)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "uniform"])
