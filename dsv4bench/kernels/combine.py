@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 COLUMNS = 128  # the width of `indices` is a multiple of this (specification 6.4)
@@ -218,6 +218,12 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return one request's chunk behind a prefix of 8192, and the top-k of 512."""
+    ratio = int(case.removeprefix("ratio "))
+    return Shape(((8192, rows),), ratio, 512 if ratio else 0)
+
+
 KERNEL = Kernel(
     name="combine",
     inputs=inputs,
@@ -230,4 +236,5 @@ KERNEL = Kernel(
         Shape(((127, 3), (0, 2)), ratio=0, topk=0, padding_rows=1),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    bench=Bench(bench_shape, rows=(1024, 8192, 65536), cases=("ratio 0", "ratio 1", "ratio 2")),
 )

@@ -22,9 +22,10 @@ import torch
 
 from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.arguments import BF16, F32, IDS, expect_cache, expect_range, expect_tensor
-from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
+from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
+from dsv4bench.kernels.paged import shuffled_pages
 from dsv4bench.kernels.paged_triton import paged_constants, store_compressed_rows
 from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
 
@@ -33,12 +34,13 @@ ROW = tl.constexpr(HEAD_DIM)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Rows, how many of them are padding, and the cache's layout and page size."""
+    """Rows, how many of them are padding, the cache's layout and page size, whole pages or not."""
 
     rows: int
     padding_rows: int
     layout: str
     page_size: int
+    whole_pages: bool = False
 
 
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
@@ -46,6 +48,9 @@ def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
     device, layout = generator.device, LAYOUTS[shape.layout]
     pages = shape.rows // shape.page_size + 1
     slots = 1 + torch.randperm(pages * shape.page_size - 1, generator=generator, device=device)[: shape.rows]
+    if shape.whole_pages:
+        slots = shuffled_pages(pages, shape.page_size, generator)
+        slots = slots[slots > 0][: shape.rows]
     live = torch.arange(shape.rows, device=device) < shape.rows - shape.padding_rows
     positions = torch.randint(4096, (shape.rows,), generator=generator, device=device)
     angles = 7 * torch.rand(4096, ROPE_DIM // 2, generator=generator, device=device)
@@ -189,4 +194,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(lambda rows, layout: Shape(rows, 0, layout, FULL_PAGE, True), (1024, 8192), ("v4", "v41", "fp4")),
 )

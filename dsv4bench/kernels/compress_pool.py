@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.contract import EXACT, Cost, Kernel, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import EXACT, Bench, Cost, Kernel, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.layout import HEAD_DIM
 
 STATE_DIM = 2 * HEAD_DIM  # kv and score
@@ -163,4 +163,5 @@ KERNEL = Kernel(
     },
     examples=(Shape(((0, 5), (7, 12)), 2, 8), Shape(((3, 3), (0, 1)), 0, 2)),
     providers=(torch_provider(reference),),
+    bench=Bench(lambda rows, case: Shape(((8192, rows),), 0, 8), rows=(1024, 8192)),
 )

@@ -16,9 +16,10 @@ import torch
 from dsv4bench.kernels import codec
 from dsv4bench.kernels.arguments import BF16, IDS, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.codec_triton import e2m1_decode, e4m3_decode, ue8m0_decode, unpack_nibbles
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, KVLayout
+from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM, LAYOUTS, KVLayout
+from dsv4bench.kernels.paged import shuffled_pages
 from dsv4bench.kernels.paged_triton import (
     FP4_DATA,
     FP4_SCALE,
@@ -39,20 +40,23 @@ LAUNCH = {"v4": (8, 4), "v41": (8, 4), "fp4": (4, 2), "uniform": (8, 4)}  # rows
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Rows to read, the layout's name, slots of a page, pages of the cache, bits of an id."""
+    """Rows to read, the layout's name, slots of a page, pages of the cache, bits of an id, whole pages or not."""
 
     rows: int
     layout: str
     page_size: int = 256
     pages: int = 3
     id_bits: int = 64
+    whole_pages: bool = False
 
 
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
-    """Make a cache of random bytes, random ids and an output."""
+    """Make a cache of random bytes, an output, and ids: random ones, or those of whole pages in shuffled order."""
     layout, device = LAYOUTS[shape.layout], generator.device
     size = (shape.pages, layout.page_bytes(shape.page_size))
     ids = torch.randint(0, shape.pages * shape.page_size, (shape.rows,), generator=generator, device=device)
+    if shape.whole_pages:
+        ids = shuffled_pages(shape.pages, shape.page_size, generator)[: shape.rows]
     return {
         "cache": torch.randint(0, 256, size, generator=generator, device=device, dtype=torch.uint8),
         "ids": ids.to(torch.int32) if shape.id_bits == 32 else ids,
@@ -186,6 +190,11 @@ def build_triton(tensors: Tensors) -> Call:
     return launch
 
 
+def bench_shape(rows: int, layout: str) -> Shape:
+    """Return reads of whole pages, as many as hold the rows."""
+    return Shape(rows, layout, pages=-(-rows // FULL_PAGE), whole_pages=True)
+
+
 KERNEL = Kernel(
     name="dequant",
     inputs=inputs,
@@ -203,4 +212,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(4096, 65536, 524288), cases=("v4", "v41", "fp4")),
 )

@@ -19,7 +19,7 @@ import torch
 
 from dsv4bench.kernels import codec
 from dsv4bench.kernels.codec_triton import fake_quant_index, fake_quant_kv
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, ROPE_DIM
 from dsv4bench.kernels.row_triton import load_rows, rotate_tail, round_bf16
@@ -125,6 +125,11 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return KV rows (16 values a scale) or index keys (32), rotated."""
+    return Shape(rows, 512, 16, True) if case == "block 16" else Shape(rows, 128, 32, True)
+
+
 KERNEL = Kernel(
     name="fake_quant",
     inputs=inputs,
@@ -133,4 +138,5 @@ KERNEL = Kernel(
     outputs={"out": EXACT},
     examples=(Shape(3, 512, 16, True), Shape(6, 128, 32, True), Shape(2, 512, 16, False), Shape(5, 128, 32, False)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    bench=Bench(bench_shape, rows=(1024, 8192), cases=("block 16", "block 32")),
 )

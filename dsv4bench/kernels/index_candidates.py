@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from dsv4bench.kernels import codec
 from dsv4bench.kernels.codec_triton import order_key
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 CHUNK_VALUES = {"cpu": 1 << 18, "cuda": 1 << 25}  # logits that the reference reads at once: cache, or bounded memory
@@ -189,4 +189,5 @@ KERNEL = Kernel(
         Shape(rows=3, columns=64, blocks=16, ratio=1, last=60),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    bench=Bench(lambda rows, case: Shape(rows, 32768, 2048, 1, 32767), rows=(1024, 4096)),
 )

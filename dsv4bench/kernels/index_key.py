@@ -31,7 +31,7 @@ from dsv4bench.kernels.arguments import (
     expect_tensor,
 )
 from dsv4bench.kernels.codec_triton import fake_quant_index, pack_index_rows
-from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_DIM, INDEX_K, ROPE_DIM
 from dsv4bench.kernels.paged_triton import store_index_rows
@@ -178,6 +178,11 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return rows of a layer of ratio 1 or 2, for an index page of 64."""
+    return Shape(rows, 0, int(case.removeprefix("ratio ")), 64)
+
+
 KERNEL = Kernel(
     name="index_key",
     inputs=inputs,
@@ -195,4 +200,5 @@ KERNEL = Kernel(
     examples=(Shape(9, 2, 2, 64), Shape(5, 0, 1, 128)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(1024, 8192, 65536), cases=("ratio 1", "ratio 2")),
 )

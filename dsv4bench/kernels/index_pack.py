@@ -19,7 +19,7 @@ import torch
 from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.arguments import BF16, IDS, U8, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.codec_triton import pack_index_rows
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_DIM, INDEX_K
 from dsv4bench.kernels.paged_triton import store_index_rows
@@ -147,4 +147,5 @@ KERNEL = Kernel(
     examples=(Shape(6, 64), Shape(9, 4)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(lambda rows, case: Shape(rows, 64), rows=(1024, 8192)),
 )

@@ -16,7 +16,18 @@ import torch
 
 from dsv4bench.kernels import codec
 from dsv4bench.kernels.codec_triton import fake_quant_index
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import (
+    EXACT,
+    TRITON,
+    Bench,
+    Call,
+    Cost,
+    Kernel,
+    Provider,
+    Tensors,
+    Tolerance,
+    torch_provider,
+)
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_DIM, ROPE_DIM
 from dsv4bench.kernels.row_triton import rotate_tail, round_bf16
@@ -149,4 +160,5 @@ KERNEL = Kernel(
     outputs={"out": Tolerance(share=0.999, because="an FMA rounds twice in the interpreter"), "weights": EXACT},
     examples=(Shape(5, 4), Shape(2, 32), Shape(1, 3)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    bench=Bench(lambda rows, case: Shape(rows, 32), rows=(1024, 8192)),
 )

@@ -18,7 +18,7 @@ import torch
 
 from dsv4bench.kernels import codec
 from dsv4bench.kernels.codec_triton import order_key
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 CHUNK_VALUES = {"cpu": 1 << 18, "cuda": 1 << 24}  # logits that the reference orders at once: cache, or bounded memory
@@ -179,4 +179,5 @@ KERNEL = Kernel(
         Shape(rows=2, columns=16, topk=32),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    bench=Bench(lambda rows, case: Shape(rows, 8192, 512), rows=(1024, 8192)),
 )

@@ -19,9 +19,10 @@ import torch
 
 from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.arguments import BF16, F32, IDS, expect_cache, expect_range, expect_tensor
-from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
+from dsv4bench.kernels.paged import shuffled_pages
 from dsv4bench.kernels.paged_triton import encoding_of, paged_constants, store_rows
 from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
 
@@ -30,12 +31,13 @@ PROGRAM_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Rows, the layout's name, slots of a page, and every how many rows one is skipped (0: none)."""
+    """Rows, the layout's name, slots of a page, every how many rows one is skipped (0: none), whole pages or not."""
 
     rows: int
     layout: str
     page_size: int = 256
     skip_every: int = 0
+    whole_pages: bool = False
 
 
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
@@ -43,7 +45,10 @@ def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
     layout, device = LAYOUTS[shape.layout], generator.device
     pages = -(-shape.rows // shape.page_size) + 1
     size = (pages, layout.page_bytes(shape.page_size))
-    loc = torch.randperm(pages * shape.page_size, generator=generator, device=device)[: shape.rows].to(torch.int32)
+    loc = torch.randperm(pages * shape.page_size, generator=generator, device=device)
+    if shape.whole_pages:
+        loc = shuffled_pages(pages, shape.page_size, generator)
+    loc = loc[: shape.rows].to(torch.int32)
     if shape.skip_every:
         loc[:: shape.skip_every] = -1
     angles = torch.rand(4096, ROPE_DIM // 2, generator=generator, device=device) * 6.2832
@@ -183,4 +188,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(lambda rows, layout: Shape(rows, layout, whole_pages=True), (1024, 8192, 65536), ("v4", "v41", "fp4")),
 )

@@ -22,6 +22,12 @@ def paged(cache: torch.Tensor, page_size: int, layout: KVLayout) -> tuple[torch.
     return data, scales
 
 
+def shuffled_pages(pages: int, page_size: int, generator: torch.Generator) -> torch.Tensor:
+    """Return every slot i64 of a cache, page after page in shuffled order: what page tables of real requests name."""
+    order = torch.randperm(pages, generator=generator, device=generator.device)
+    return (order[:, None] * page_size + torch.arange(page_size, device=generator.device)).flatten()
+
+
 def read_rows(
     cache: torch.Tensor, slots: torch.Tensor, page_size: int, layout: KVLayout
 ) -> tuple[torch.Tensor, torch.Tensor]:

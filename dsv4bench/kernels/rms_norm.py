@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 
@@ -76,6 +76,11 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return rows of the model's hidden width or of the KV row within its projection."""
+    return Shape(rows, 512, 1792) if case == "width 512" else Shape(rows, 5120, 5120)
+
+
 KERNEL = Kernel(
     name="rms_norm",
     inputs=inputs,
@@ -85,4 +90,5 @@ KERNEL = Kernel(
     outputs={"out": Tolerance(rtol=2**-7, atol=1e-30, because="reduction order and rsqrt")},
     examples=(Shape(3, 512, 512), Shape(5, 64, 576), Shape(2, 1280, 1792), Shape(1, 5120, 5120)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    bench=Bench(bench_shape, rows=(1024, 8192), cases=("width 512", "width 5120")),
 )

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import ROPE_DIM
+from dsv4bench.kernels.layout import HEAD_DIM, ROPE_DIM
 from dsv4bench.kernels.row_triton import rotate_tail
 
 ROPE = tl.constexpr(ROPE_DIM)
@@ -123,4 +123,5 @@ KERNEL = Kernel(
     outputs={"x": Tolerance(share=0.999, because="an FMA rounds once on a GPU and twice in the interpreter")},
     examples=(Shape(5, 4, 512, False), Shape(2, 64, 512, True), Shape(1, 3, 64, False), Shape(3, 16, 128, True)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    bench=Bench(lambda rows, case: Shape(rows, 64, HEAD_DIM, False), rows=(1024, 8192)),
 )

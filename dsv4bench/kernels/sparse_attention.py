@@ -20,7 +20,7 @@ import torch
 
 from dsv4bench.kernels.attend import attend
 from dsv4bench.kernels.attend_triton import LOG2_E, attend_block, attended
-from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM
 
@@ -185,6 +185,12 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return 64 heads over a workspace of 8192 rows, all columns scanned."""
+    width = int(case.removeprefix("width "))
+    return Shape(rows, heads=64, keys=8192, columns=width, scanned=width)
+
+
 KERNEL = Kernel(
     name="sparse_attention",
     inputs=inputs,
@@ -197,4 +203,5 @@ KERNEL = Kernel(
         Shape(rows=1, heads=128, keys=40, columns=128, scanned=70),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    bench=Bench(bench_shape, rows=(4096,), cases=("width 640", "width 128")),
 )

@@ -18,9 +18,10 @@ import torch
 
 from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.arguments import BF16, F32, IDS, expect_cache, expect_range, expect_tensor
-from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
+from dsv4bench.kernels.paged import shuffled_pages
 from dsv4bench.kernels.paged_triton import paged_constants, store_rows
 from dsv4bench.kernels.row_triton import load_rows, rotate_tail, round_bf16
 
@@ -29,13 +30,14 @@ PROGRAM_ROWS = 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Rows to write, the layout's name, slots of a page, whether rows are rotated first, pages beyond those needed."""
+    """Rows to write, the layout's name, slots of a page, whether rows are rotated, spare pages, whole pages or not."""
 
     rows: int
     layout: str
     page_size: int = 256
     rotate: bool = False
     spare_pages: int = 1
+    whole_pages: bool = False
 
 
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
@@ -44,6 +46,8 @@ def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
     pages = -(-shape.rows // shape.page_size) + shape.spare_pages
     size = (pages, layout.page_bytes(shape.page_size))
     slots = torch.randperm(pages * shape.page_size, generator=generator, device=device)
+    if shape.whole_pages:
+        slots = shuffled_pages(pages, shape.page_size, generator)
     angles = torch.rand(4096, ROPE_DIM // 2, generator=generator, device=device) * 6.2832
     positions = torch.randint(0, 4096, (shape.rows,), generator=generator, device=device)
     return {
@@ -152,6 +156,11 @@ def build_triton(tensors: Tensors) -> Call:
     return launch
 
 
+def bench_shape(rows: int, layout: str) -> Shape:
+    """Return rows for whole pages; the V4.1 layouts rotate in the kernel."""
+    return Shape(rows, layout, rotate=layout != "v4", whole_pages=True)
+
+
 KERNEL = Kernel(
     name="store",
     inputs=inputs,
@@ -172,4 +181,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(1024, 8192, 65536), cases=("v4", "v41", "fp4")),
 )
