@@ -80,6 +80,8 @@ def prefill(
     kv: options.Kv = ["v41+fp4"],
     compressor: options.Compressor = ["fused"],
     provider: options.Provider = ["auto"],
+    replay: options.Replay = ["off"],
+    path: options.AttentionPath = ["sparse"],
     geometry: options.Geometry = None,
     dep_simulated: options.DepSimulated = ["1"],
     device: options.Device = "auto",

@@ -58,6 +58,22 @@ Provider = Annotated[
         " dequant=sglang or dequant=my.py:fn for one kernel.",
     ),
 ]
+Replay = Annotated[
+    list[str],
+    typer.Option(
+        "--replay",
+        metavar="off|on|recipe",
+        help="Late layers on each request's last 128 rows only, over packed caches; the recipe's default is on.",
+    ),
+]
+AttentionPath = Annotated[
+    list[str],
+    typer.Option(
+        "--path",
+        metavar="sparse|recipe",
+        help="Gather into a workspace always, or go packed where the recipe does (few rows, long context).",
+    ),
+]
 Geometry = Annotated[
     list[str] | None,
     typer.Option(

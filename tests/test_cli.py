@@ -268,7 +268,7 @@ def test_list_names_kernels_and_the_values_of_options(run):
     assert "v41-flash, v41-flash-mini" in found.out
     listed = json.loads(run("list", "--json").out)
     assert list(listed["kernels"]) == list(CATALOGUE)
-    assert listed["kernels"]["dequant"] == ["torch", "triton"]
+    assert listed["kernels"]["dequant"] == ["torch", "triton", "sglang"]
     assert listed["fault"] == ["stale-head", "wrong-row", "extra-copy"]
 
 

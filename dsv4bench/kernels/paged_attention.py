@@ -116,9 +116,10 @@ def _decoded(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the rows f32 [n, W, 512] of slots [n, W], zeros where they are not valid, and which are."""
     valid = (slots >= 0) & (torch.arange(slots.shape[1], device=slots.device) < lens[:, None])
-    data, scales = paged.read_rows(cache, torch.where(valid, slots, 0).flatten(), page_size, layout)
-    rows = codec.dequantise(data, scales, layout).float().view(*slots.shape, HEAD_DIM)
-    return rows.masked_fill_(~valid[:, :, None], 0), valid
+    named, place = torch.where(valid, slots, -1).unique(return_inverse=True)  # many queries name one row
+    data, scales = paged.read_rows(cache, named.clamp(min=0), page_size, layout)
+    rows = codec.dequantise(data, scales, layout).float().masked_fill_((named < 0)[:, None], 0)
+    return rows[place], valid
 
 
 def cost(tensors: Tensors) -> Cost:

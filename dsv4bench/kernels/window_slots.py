@@ -39,6 +39,11 @@ class Shape:
     floored: bool = False
 
 
+def columns(window: int) -> int:
+    """Return the columns of `slots`: the window, rounded up to 64."""
+    return -(-window // COLUMNS) * COLUMNS
+
+
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
     """Make a packed batch over shuffled pages and a random map to window slots."""
     device = generator.device
@@ -61,7 +66,7 @@ def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
         "full_to_swa": torch.randperm(full, generator=generator, device=device),
         "floor": (seq - shape.window if shape.floored else torch.zeros_like(seq)).int(),
         "window": shape.window,
-        "slots": torch.empty(rows, -(-shape.window // COLUMNS) * COLUMNS, dtype=torch.int32, device=device),
+        "slots": torch.empty(rows, columns(shape.window), dtype=torch.int32, device=device),
         "lens": torch.empty(rows, dtype=torch.int32, device=device),
     }
 
@@ -131,8 +136,7 @@ def _check(tensors: Tensors) -> None:
     expect_tensor("page_table", tensors["page_table"], I32, ("requests", "pages"), free_strides=1)
     expect_tensor("full_to_swa", tensors["full_to_swa"], I64, ("full slots",))
     expect_tensor("floor", tensors["floor"], I32, (tensors["page_table"].shape[0],))
-    width = -(-tensors["window"] // COLUMNS) * COLUMNS
-    expect_tensor("slots", tensors["slots"], I32, (tensors["positions"].shape[0], width))
+    expect_tensor("slots", tensors["slots"], I32, (tensors["positions"].shape[0], columns(tensors["window"])))
     expect_tensor("lens", tensors["lens"], I32, (tensors["positions"].shape[0],))
 
 
@@ -148,7 +152,7 @@ def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row."""
     _check(tensors)
     slots, table = tensors["slots"], tensors["page_table"]
-    rows, columns = slots.shape
+    rows, width = slots.shape
 
     def call() -> None:
         if rows:
@@ -163,8 +167,8 @@ def build_triton(tensors: Tensors) -> Call:
                 slots,
                 tensors["lens"],
                 WINDOW=tensors["window"],
-                WIDTH=columns,
-                BLOCK=triton.next_power_of_2(columns),
+                WIDTH=width,
+                BLOCK=triton.next_power_of_2(width),
                 num_warps=1,
             )
 

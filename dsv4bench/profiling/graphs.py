@@ -107,7 +107,7 @@ class Graphs:
 
     def pieces(self, run: CellRun, step: Step, forward: Forward) -> list[Piece]:
         """Return what the forward's graph holds: live rows in a full graph, the bucket's rows otherwise."""
-        return step.pieces(forward.live if run.full else forward.batch.rows)
+        return step.live_pieces(forward) if run.full else step.padded_pieces(forward)
 
     def checks(self, run: CellRun, step: Step, again: bool) -> Iterator[Check]:
         """Replay each graph with its own forward and with another batch; both must equal eager runs byte for byte.

@@ -25,7 +25,7 @@ from dsv4bench.profiling.verify import Check, KernelAudit, Seen
 from dsv4bench.ranges import Mark, Silent
 from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.forward import Forward
-from dsv4bench.workloads.model import dequants
+from dsv4bench.workloads.model import reuse_saving
 from dsv4bench.workloads.prefill import Prefill, prepare
 from dsv4bench.workloads.providers import parse
 from dsv4bench.workloads.step import Step
@@ -77,7 +77,7 @@ class GroupRun:
         """Allocate pools and buffers, write the prefix, make the steps; a cell whose graph is refused ends here."""
         variant = self.runs[0].cell.variant
         check_choice(parse(variant.provider, self.session.device.type), self.session.device.type)
-        self._prefill = prepare(self.model, variant.kv, self.plan, variant.provider, "torch" in self.compressors)
+        self._prefill = prepare(self.model, variant, self.plan, "torch" in self.compressors)
         self._graphs = Graphs(self._prefill, self.session.device)
         # reuse off is what every output is compared with, also where only reuse on is measured
         reuses = dict.fromkeys(("off", *(run.cell.variant.reuse for run in self.runs)))
@@ -125,8 +125,11 @@ class GroupRun:
 
     def _reused_heads(self) -> int:
         """Return how many heads all forwards together should find filled (specification 1.2)."""
-        off, on = (len(dequants(self.model.geometry, reuse)) for reuse in ("off", "on"))
-        return (off - on) * sum(1 for forward in self.prefill.all_forwards() if forward.live)
+        variant = self.runs[0].cell.variant
+        saved = (
+            reuse_saving(self.model.geometry, f.batch, variant).calls for f in self.prefill.all_forwards() if f.live
+        )
+        return sum(saved)
 
     def _keep(self, key: StepKey, checks: Sequence[Check], suffix: str) -> None:
         for run in self.runs:
@@ -210,7 +213,7 @@ class GroupRun:
 
     def _eager_part(self, run: CellRun, forward: Forward) -> Part:
         step = self.steps[run.key]
-        return Part(partial(run_pieces, step.pieces(forward.live)), partial(step.load, forward))
+        return Part(partial(run_pieces, step.live_pieces(forward)), partial(step.load, forward))
 
     def _graph_part(self, run: CellRun, forward: Forward) -> Part:
         captured = self.graphs.of(run, forward)
@@ -238,7 +241,7 @@ class GroupRun:
         step, forward = self.steps[run.key], self._counted(run)
         step.load(forward)
         captured = self.graphs.of(run, forward) if run.graph else None
-        pieces = self.graphs.pieces(run, step, forward) if captured else step.pieces(forward.live)
+        pieces = self.graphs.pieces(run, step, forward) if captured else step.live_pieces(forward)
         if not self._on_gpu:
             run.counts = counting.count_on_cpu(step, pieces, eager=captured is None)
         else:
@@ -257,4 +260,4 @@ class GroupRun:
 
 
 def _run_live(step: Step, forward: Forward) -> None:
-    run_pieces(step.pieces(forward.live))
+    run_pieces(step.live_pieces(forward))

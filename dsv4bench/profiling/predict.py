@@ -22,7 +22,7 @@ def predict(step: Step, forwards: Sequence[Forward], clock: Clock, pool: Pool | 
     The rate is that of this step's own dequant over every source of the longest forward, measured here.
     """
     layout = step.pools.compressed_layout
-    savings = [reuse_saving(step.geometry, forward.batch, layout) for forward in forwards if forward.live]
+    savings = [reuse_saving(step.geometry, forward.batch, step.variant) for forward in forwards if forward.live]
     saved_bytes = sum(saving.bytes for saving in savings)
     if not saved_bytes:
         return None

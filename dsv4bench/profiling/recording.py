@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,9 +13,11 @@ from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import StopRule, Timing
 from dsv4bench.results.record import Record
 from dsv4bench.units import format_ns, format_percent
+from dsv4bench.workloads.batch import Batch
 from dsv4bench.workloads.cells import Cell
 from dsv4bench.workloads.geometry import V41_FLASH
-from dsv4bench.workloads.model import attention_share
+from dsv4bench.workloads.late_layers import sparse_layers
+from dsv4bench.workloads.model import attention_share, dequants, reuse_saving
 
 LEAST_SAMPLES = 6  # with fewer, not even all samples together bound the median with 95 % confidence
 BEST_CASE = "full graph: best case, nobody ships it"
@@ -89,7 +91,7 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
     forward = next(f for f in group.plan[0] if f.live)
     share = attention_share(V41_FLASH, forward, cell.variant)
     scope = f"attention stack only: about {share:.0%} of the FLOPs of {V41_FLASH.name}'s layers (modelled)"
-    found = [*group.session.notes, scope]
+    found = [*group.session.notes, scope, *_recipe(cell, forward)]
     if run.graph and group.session.device.type != "cuda":
         found += [STATIC, *(["the cell that was replayed and compared stands for its group"] if run.live else [])]
     if run.full:
@@ -104,6 +106,20 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
     if run.live and run.timings and (warm := _unsettled(run)) is not None:
         found.append(warm)
     return found
+
+
+def _recipe(cell: Cell, batch: Batch) -> list[str]:
+    """Return a line saying what the recipe's own replay of the late layers would run instead (specification 1.2)."""
+    geometry, variant = cell.geometry, cell.variant
+    if variant.replay == "on" or geometry.late_start is None:
+        return []
+    replayed = replace(variant, replay="on", reuse="off")
+    before, saved = len(dequants(geometry, batch, replayed)), reuse_saving(geometry, batch, replayed).calls
+    windows = len(sparse_layers(geometry, replayed, batch))
+    return [
+        f"replay off, path {variant.path}: the recipe's default is --replay on, {before} -> {before - saved} compressed"
+        f" dequants and {windows} of windows"
+    ]
 
 
 def _unsettled(run: CellRun) -> str | None:

@@ -19,6 +19,7 @@ from dsv4bench.ranges import Range
 from dsv4bench.workloads.batch import Batch
 from dsv4bench.workloads.forward import Forward, Gather
 from dsv4bench.workloads.geometry import Geometry, LayerKind
+from dsv4bench.workloads.late_layers import early
 from dsv4bench.workloads.poison import poison_slots
 from dsv4bench.workloads.step import TOP_K, Step
 
@@ -83,14 +84,14 @@ def observe(step: Step, forwards: Sequence[Forward], run: Callable[[Forward], No
     step.pools.restore_rings()
     for forward in forwards:
         step.poison()
-        poison_slots(step.geometry, step.pools, forward)
+        poison_slots(step.geometry, step.variant, step.pools, forward)
         step.load(forward)
         step.observer = watch
         try:
             run(forward)
         finally:
             step.observer = None
-        watch.layers.append(digest(step.output(forward.live)))
+        watch.layers.append(digest(step.result(forward)))
     return Seen(tuple(watch.layers), digest_all(step.pools.written())), watch
 
 
@@ -193,9 +194,14 @@ def compare_live_rows(step: Step, forward: Forward) -> Check:
     step.pools.restore_rings()
     step.poison()
     step.load(forward)
-    for kind in step.geometry.layers:
+    for kind in early(step.geometry, step.variant):
         error, chosen = _layer_against_live(step, kind, rows, forward.live)
         worst, recall = max(worst, (error, kind.layer)), min(recall, chosen)
+    if step.tail is not None and forward.tail is not None:
+        run_pieces(step.tail_pieces(rows, forward.tail.batch.rows))
+        for kind in step.late_layers:
+            error, chosen = _layer_against_live(step.tail, kind, forward.tail.batch.rows, forward.tail.live)
+            worst, recall = max(worst, (error, kind.layer)), min(recall, chosen)
     detail = (
         f"attention outputs differ by {worst[0]:.2g} of their norm at most (layer {worst[1]}), allowed"
         f" {LAYER_TOLERANCE:g}; top-k agrees to {recall:.3f} at least, expected {TOPK_RECALL:g}"

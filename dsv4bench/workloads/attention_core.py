@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from dsv4bench.kernels.layout import FULL_PAGE
+from dsv4bench.workloads import packed_core
 from dsv4bench.workloads.forward import Forward, Gather
 from dsv4bench.workloads.geometry import LayerKind
+from dsv4bench.workloads.late_layers import packed_ratios
 
 if TYPE_CHECKING:
     from dsv4bench.workloads.step import Step
@@ -25,7 +27,9 @@ def attend(step: Step, kind: LayerKind, rows: int) -> None:
         step.kv_buffer.forget_head()  # a new forward: caches changed since the head was filled
     if step.observer is not None:
         step.observer.layer_input(kind, step.buffers.residual[:live])
-    if live:
+    if live and (step.packed or kind.ratio in packed_ratios(step.variant, forward.batch)):
+        packed_core.attend(step, kind, forward)
+    elif live:
         indices, lens = _combine(step, kind, forward, live)
         gather = forward.gathers[kind.ratio]
         workspace = _fill_workspace(step, kind, forward, gather)

@@ -70,6 +70,21 @@ class Batch:
         """Tokens of the longest request; 0 in a batch of none."""
         return max(self.seq_lens, default=0)
 
+    def tail(self, window: int, slots: int) -> Batch:
+        """Return the last min(window, extend) new tokens of each request: the rows of the late layers (1.2).
+
+        A padded batch has a padded tail, of as many rows for every batch of its bucket: `slots` requests of a whole
+        window, or the bucket where that is less.
+        """
+        bucket = None if self.bucket is None else min(self.bucket, slots * window)
+        if self.idle:
+            assert bucket is not None, "an idle batch is padded"
+            return Batch((Request(0, 0, bucket),), self.rank, bucket, idle=True)
+        lengths = [min(window, request.extend) for request in self.requests]
+        pairs = zip(self.requests, lengths, strict=True)
+        kept = tuple(Request(request.index, request.seq - length, length) for request, length in pairs)
+        return replace(self, requests=kept, bucket=bucket)
+
     def padded(self, bucket: int) -> Batch:
         """Return this batch in the static buffers of `bucket` rows; a batch of no requests becomes an idle one.
 

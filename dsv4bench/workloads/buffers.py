@@ -12,6 +12,7 @@ import torch
 
 from dsv4bench.kernels.combine import width
 from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM
+from dsv4bench.kernels.window_slots import columns as window_columns
 from dsv4bench.workloads.geometry import Geometry
 
 
@@ -41,6 +42,13 @@ class StepBuffers:
     lens: torch.Tensor  # [rows] i32
     window_indices: torch.Tensor  # [rows, window, rounded up to 128] i32: ratio 0, once per forward
     window_lens: torch.Tensor  # [rows] i32
+    # attention over packed caches reads slots instead
+    window_slots: torch.Tensor  # [rows, window, rounded up to 64] i32: once per forward
+    window_slot_lens: torch.Tensor  # [rows] i32
+    slots_1: torch.Tensor  # [rows, topk] i32: what raw_1 chose
+    slots_2: torch.Tensor  # [rows, topk] i32: what raw_2 chose
+    slot_lens_1: torch.Tensor  # [rows] i32
+    slot_lens_2: torch.Tensor  # [rows] i32
     # the torch path of the ratio-2 compressor keeps its own
     split_kv: torch.Tensor  # [rows, 512] f32
     split_score: torch.Tensor  # [rows, 512] f32
@@ -66,8 +74,10 @@ class StepBuffers:
             tensor.fill_(float("nan") if tensor.is_floating_point() else 1)
 
 
-def make_buffers(geometry: Geometry, rows: int, device: torch.device, torch_path: bool) -> StepBuffers:
-    """Allocate the buffers of `rows` rows; those of the torch path are empty unless `torch_path`."""
+def make_buffers(
+    geometry: Geometry, rows: int, device: torch.device, torch_path: bool, packed: bool = False
+) -> StepBuffers:
+    """Allocate the buffers of `rows` rows; those of the torch path and of packed attention only if asked for."""
 
     def bf16(*shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.bfloat16, device=device)
@@ -75,7 +85,7 @@ def make_buffers(geometry: Geometry, rows: int, device: torch.device, torch_path
     def table(dtype: torch.dtype, *shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)
 
-    path_rows = rows if torch_path else 0
+    path_rows, packed_rows = rows if torch_path else 0, rows if packed else 0
     heads, index_heads, topk = geometry.heads, geometry.index_heads, geometry.index_topk
     return StepBuffers(
         residual=bf16(rows, geometry.hidden),
@@ -100,6 +110,12 @@ def make_buffers(geometry: Geometry, rows: int, device: torch.device, torch_path
         lens=table(torch.int32, rows),
         window_indices=table(torch.int32, rows, width(0, geometry.window)),
         window_lens=table(torch.int32, rows),
+        window_slots=table(torch.int32, packed_rows, window_columns(geometry.window)),
+        window_slot_lens=table(torch.int32, packed_rows),
+        slots_1=table(torch.int32, packed_rows, topk),
+        slots_2=table(torch.int32, packed_rows, topk),
+        slot_lens_1=table(torch.int32, packed_rows),
+        slot_lens_2=table(torch.int32, packed_rows),
         split_kv=table(torch.float32, path_rows, HEAD_DIM),
         split_score=table(torch.float32, path_rows, HEAD_DIM),
         pooled=bf16(path_rows, HEAD_DIM),

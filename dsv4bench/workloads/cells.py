@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -15,7 +15,7 @@ from dsv4bench.workloads.dep import pad_forward, plan_ranks
 from dsv4bench.workloads.geometry import Geometry
 from dsv4bench.workloads.options import PrefillOptions
 from dsv4bench.workloads.requests import recorded_requests
-from dsv4bench.workloads.variant import KVPair, Variant
+from dsv4bench.workloads.variant import Variant
 
 UNIFORM = "uniform"
 KEY_DIGITS = 16  # of a SHA-256 in hexadecimal: enough to tell the cells of any results folder apart
@@ -96,7 +96,7 @@ class Cell:
     def group(self) -> str:
         """The content hash that cells of one group share: all but the switches of before and after."""
         content = self._content()
-        kept = {name: content["variant"][name] for name in ("kv", "provider", "fault")}
+        kept = {name: content["variant"][name] for name in ("kv", "provider", "fault", "replay", "path")}
         return _hash(content | {"variant": kept})
 
     def key(self, commit: str) -> str:
@@ -130,15 +130,16 @@ def cells(options: PrefillOptions) -> tuple[Group, ...]:
     file.
     """
     groups: dict[str, Group] = {}
-    for geometry, kv, provider, ranks, chunk in product(
-        options.geometry, options.kv, options.provider, options.ranks, options.chunk
+    for geometry, kv, provider, replay, path, ranks, chunk in product(
+        options.geometry, options.kv, options.provider, options.replay, options.path, options.ranks, options.chunk
     ):
+        shared = Variant(kv=kv, provider=provider, replay=replay, path=path, fault=options.fault)  # type: ignore[arg-type]
         for load in _loads(options, geometry, chunk, ranks):
             group = tuple(
                 Cell(
                     geometry, load, chunk, variant, ranks, options.device, options.seed, options.samples, options.quick
                 )
-                for variant in _variants(options, kv, provider)
+                for variant in _variants(options, shared)
             )
             groups.setdefault(group[0].group, group)
     return tuple(groups.values())
@@ -170,11 +171,11 @@ def _check_positions(load: Load, geometry: Geometry) -> None:
         )
 
 
-def _variants(options: PrefillOptions, kv: KVPair, provider: str) -> list[Variant]:
+def _variants(options: PrefillOptions, shared: Variant) -> list[Variant]:
     """Return the variants of one group: eager before graph, before before after."""
     modes = [(graph, mode) for graph in options.graph for mode in (options.graph_mode if graph else ("breakable",))]
     return [
-        Variant(kv, reuse, compressor, graph, mode, provider, options.fault)  # type: ignore[arg-type]  # words checked
+        replace(shared, reuse=reuse, compressor=compressor, graph=graph, graph_mode=mode)  # type: ignore[arg-type]
         for (graph, mode), compressor, reuse in product(modes, options.compressor, options.reuse)
     ]
 

@@ -75,6 +75,8 @@ def as_plain(row: Planned) -> dict[str, Any]:
         "compressor": variant.compressor,
         "provider": variant.provider,
         "fault": variant.fault,
+        "replay": variant.replay,
+        "path": variant.path,
         **{name: getattr(row, name) for name in ("step_ns", "cell_ns", "saved_rows", "saved_bytes", "saved_ns")},
         "saved_share": row.saved_share,
         "stack_share": row.stack_share,
@@ -100,8 +102,7 @@ def _planned(cell: Cell, samples: int | None, memory: Memory) -> Planned:
     times = _times_ns(cell)
     refusals = tuple(pad.reason for pad in cell.graph_forwards if isinstance(pad, Refusal))
     runs = len(refusals) < len(times)
-    extra = cell.variant.kv.extra
-    savings = [[reuse_saving(cell.geometry, batch, extra) for batch in ranks] for ranks in cell.forwards]
+    savings = [[reuse_saving(cell.geometry, batch, cell.variant) for batch in ranks] for ranks in cell.forwards]
     rate = ceilings_of(cell.device).bytes_per_s
     saved_ns = sum(max(saving.ns(rate) for saving in ranks) for ranks in savings)
     before_ns = _step_ns(_times_ns(replace(cell, variant=replace(cell.variant, reuse="off"))))

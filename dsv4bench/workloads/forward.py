@@ -6,7 +6,7 @@ the tensors that captured kernels read: one set of static storage that `load` re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -51,7 +51,11 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """One forward of one rank: its rows, and what the attention core reads by reference."""
+    """One forward of one rank: its rows, and what the attention core reads by reference.
+
+    Where the late layers are replayed, `tail` is the forward of the rows that they run on, and `tail_rows` says which
+    rows of this forward those are.
+    """
 
     batch: Batch
     inputs: RowInputs
@@ -61,6 +65,9 @@ class Forward:
     swa_ids: torch.Tensor  # [window rows] i32
     gathers: dict[int, Gather]  # ratio -> compressed part; ratio 0 has none
     visible: dict[int, int]  # ratio -> most compressed positions that a row may see
+    floor: torch.Tensor  # [page-table rows] i32: the first position that a packed window may hold
+    tail: Forward | None = None
+    tail_rows: torch.Tensor | None = None  # [rows of the tail] i64, row 0 for padding
 
     @property
     def live(self) -> int:
@@ -78,8 +85,34 @@ class Forward:
         return self.swa_rows + max((g.rows for g in self.gathers.values()), default=0)
 
 
-def make_forward(geometry: Geometry, tables: PageTables, batch: Batch, seed: int) -> Forward:
-    """Build the tensors of `batch` on the device of the page tables; `seed` draws the hidden states."""
+def make_forward(geometry: Geometry, tables: PageTables, batch: Batch, seed: int, replay: bool = False) -> Forward:
+    """Build the tensors of `batch` on the device of the page tables; `seed` draws the hidden states.
+
+    With `replay` the forward gets a tail, whose packed windows begin `window` tokens before each request's end.
+    """
+    forward = _make_forward(geometry, tables, batch, seed)
+    if not replay:
+        return forward
+    short = batch.tail(geometry.window, len(tables.extents))
+    tail = _make_forward(geometry, tables, short, None)
+    floors = [0] * len(tables.extents)
+    for request in () if short.idle else short.requests:
+        floors[request.index] = max(0, request.seq - geometry.window)
+    tail.floor.copy_(torch.tensor(floors, dtype=torch.int32))
+    return replace(forward, tail=tail, tail_rows=_tail_rows(batch, short, tables.page_table.device))
+
+
+def _tail_rows(batch: Batch, short: Batch, device: torch.device) -> torch.Tensor:
+    """Return which rows of `batch` the tail runs on: the last of each request; row 0 stands for padding."""
+    rows: list[int] = []
+    if not batch.idle:
+        for start, whole, kept in zip(batch.starts, batch.extends, short.extends, strict=True):
+            rows += range(start + whole - kept, start + whole)
+    return torch.tensor([*rows, *([0] * (short.rows - len(rows)))], dtype=torch.int64, device=device)
+
+
+def _make_forward(geometry: Geometry, tables: PageTables, batch: Batch, seed: int | None) -> Forward:
+    """Build one forward without a tail; no `seed`: no hidden states, since its rows come from another forward."""
     device = tables.page_table.device
     requests = () if batch.idle else batch.requests
     index = torch.tensor([r.index for r in requests], dtype=torch.int64, device=device)
@@ -99,6 +132,7 @@ def make_forward(geometry: Geometry, tables: PageTables, batch: Batch, seed: int
         swa_ids=swa_ids,
         gathers={r: _gather(tables, r, [q.seq for q in requests], index, _offsets(window_rows)) for r in ratios},
         visible={r: max((q.seq // r for q in requests), default=0) for r in ratios if r},
+        floor=torch.zeros(len(tables.extents), dtype=torch.int32, device=device),
     )
 
 
@@ -132,7 +166,7 @@ def _gather(tables: PageTables, ratio: int, seqs: list[int], index: torch.Tensor
     )
 
 
-def _row_inputs(geometry: Geometry, tables: PageTables, batch: Batch, seed: int) -> RowInputs:
+def _row_inputs(geometry: Geometry, tables: PageTables, batch: Batch, seed: int | None) -> RowInputs:
     device = tables.page_table.device
     live, pads = batch.live, batch.pads
     requests = () if batch.idle else batch.requests
@@ -145,9 +179,9 @@ def _row_inputs(geometry: Geometry, tables: PageTables, batch: Batch, seed: int)
     swa_loc = tables.full_to_swa[loc].int()
     pair_loc = torch.where(position % 2 == 1, loc // 2, -1)
     last = requests[-1].index if requests else 0  # padded rows borrow the last request (specification 5.1)
-    generator = torch.Generator(device=device).manual_seed(seed)
-    hidden = torch.zeros(batch.rows, geometry.hidden, dtype=torch.bfloat16, device=device)
-    hidden[:live].normal_(generator=generator)
+    hidden = torch.zeros(0 if seed is None else batch.rows, geometry.hidden, dtype=torch.bfloat16, device=device)
+    if seed is not None:
+        hidden[:live].normal_(generator=torch.Generator(device=device).manual_seed(seed))
     slots = len(tables.extents)  # every column, so that loading a smaller forward leaves no request of the one before
     return RowInputs(
         hidden=hidden,
@@ -169,8 +203,8 @@ def _pad_offsets(values: tuple[int, ...], slots: int, device: torch.device) -> t
     return torch.tensor([*values, *([0] * (slots - len(values)))], dtype=torch.int32, device=device)
 
 
-def static_inputs(geometry: Geometry, tables: PageTables, rows: int) -> RowInputs:
-    """Allocate the static storage of `rows` rows: zero rows, no request."""
+def static_inputs(geometry: Geometry, tables: PageTables, rows: int, hidden: bool = True) -> RowInputs:
+    """Allocate the static storage of `rows` rows: zero rows, no request; a tail has no `hidden` states of its own."""
     device = tables.page_table.device
 
     def table(dtype: torch.dtype, size: int) -> torch.Tensor:
@@ -178,7 +212,7 @@ def static_inputs(geometry: Geometry, tables: PageTables, rows: int) -> RowInput
 
     long, short, slots = torch.int64, torch.int32, len(tables.extents)
     return RowInputs(
-        hidden=torch.zeros(rows, geometry.hidden, dtype=torch.bfloat16, device=device),
+        hidden=torch.zeros(rows if hidden else 0, geometry.hidden, dtype=torch.bfloat16, device=device),
         positions=table(long, rows),
         req=table(long, rows),
         loc=table(long, rows),

@@ -67,6 +67,18 @@ class Geometry:
         return _layer_kinds(self)
 
     @property
+    def late_start(self) -> int | None:
+        """The first of the late layers, which a replay runs on each request's tail only (specification 1.2).
+
+        It is the last kv_source, whose compressed rows no layer before it reads; None where a layer behind it reads
+        another source or none.
+        """
+        start = max(self.kv_sources, default=None)
+        if start is None or any(kind.kv_source != start for kind in self.layers[start:]):
+            return None
+        return start
+
+    @property
     def attention_scale(self) -> float:
         """Factor on q.k before the softmax: 512^-0.5 (specification 6.4)."""
         return float(HEAD_DIM**-0.5)

@@ -50,17 +50,28 @@ def estimate(group: Group) -> Memory:
     full_pages, swa_pages = page_counts(extents, geometry.window)
     empty = torch.empty(0, device=META)
     pools = make_pools(geometry, cell.variant.kv, PageTables(empty, empty, full_pages, swa_pages, extents), META)
-    buffers = make_buffers(geometry, rows, META, any(one.variant.compressor == "torch" for one in group))
+    torch_path = any(one.variant.compressor == "torch" for one in group)
+    buffers = make_buffers(geometry, rows, META, torch_path, packed=cell.variant.path == "recipe")
     visible = max((extent.end // ratio for extent in extents for ratio in geometry.compressed_ratios), default=0)
     return Memory(
         weights_bytes=weight_bytes(geometry),
         pool_bytes=pools.bytes,
         table_bytes=_table_bytes(cell, batches, extents, full_pages),
-        buffer_bytes=buffers.bytes,
+        buffer_bytes=buffers.bytes + _tail_bytes(cell, group),
         workspace_bytes=_workspaces(group) * max(_workspace_rows(cell, batch) for batch in batches) * ROW_BYTES,
         logits_bytes=min(rows * visible * BF16_BYTES, LOGITS_BYTES),
         reserve_bytes=RESERVE_BYTES[cell.device],
     )
+
+
+def _tail_bytes(cell: Cell, group: Group) -> int:
+    """Return the bytes of the buffers of the replayed late layers."""
+    if cell.variant.replay == "off":
+        return 0
+    window, slots = cell.geometry.window, len(cell.load.requests)
+    batches = (batch for one in group for forward in one.run_forwards for batch in forward)
+    rows = max(batch.tail(window, slots).rows for batch in batches)
+    return make_buffers(cell.geometry, rows, META, torch_path=False, packed=True).bytes
 
 
 def _workspaces(group: Group) -> int:

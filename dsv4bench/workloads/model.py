@@ -6,14 +6,15 @@ A byte is counted once however often a cache serves it, as the kernels' own cost
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dsv4bench.kernels.contract import Cost
 from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM, INDEX_K, V41_FP4, KVLayout
 from dsv4bench.units import NS_PER_S
 from dsv4bench.workloads.batch import Batch
 from dsv4bench.workloads.geometry import Geometry, LayerKind
-from dsv4bench.workloads.variant import Variant
+from dsv4bench.workloads.late_layers import early, late, sparse_layers
+from dsv4bench.workloads.variant import KVPair, Variant
 
 BF16_BYTES = 2
 ROW_BYTES = HEAD_DIM * BF16_BYTES  # a workspace row, and the bf16 row of a writer
@@ -69,23 +70,25 @@ def swa_rows(batch: Batch, window: int) -> int:
     return 0 if batch.idle else sum(min(request.seq, request.extend + window - 1) for request in batch.requests)
 
 
-def dequants(geometry: Geometry, reuse: str) -> list[LayerKind]:
+def dequants(geometry: Geometry, batch: Batch, variant: Variant) -> list[LayerKind]:
     """Return the layers that dequantise a compressed region: all that have one, or with reuse those that fill it anew.
+
+    Layers that attend packed caches, and the late layers of a replay, gather nothing.
 
     The head holds one source's rows: it stays while layers of that source follow each other (in v41-flash from each
     source to the next, 1.2), and any other layer in between, window-only ones included, takes it away (6.3).
     """
     found, head = [], None
-    for kind in geometry.layers:
-        if kind.ratio and (reuse == "off" or kind.kv_source != head):
+    for kind in sparse_layers(geometry, variant, batch):
+        if kind.ratio and (variant.reuse == "off" or kind.kv_source != head):
             found.append(kind)
         head = kind.kv_source
     return found
 
 
-def dequant_rows(geometry: Geometry, batch: Batch, reuse: str) -> int:
+def dequant_rows(geometry: Geometry, batch: Batch, variant: Variant) -> int:
     """Return the compressed rows that one forward dequantises."""
-    return sum(compressed_rows(batch, kind.ratio) for kind in dequants(geometry, reuse))
+    return sum(compressed_rows(batch, kind.ratio) for kind in dequants(geometry, batch, variant))
 
 
 def dequant_bytes(layout: KVLayout, rows: int) -> int:
@@ -93,11 +96,12 @@ def dequant_bytes(layout: KVLayout, rows: int) -> int:
     return rows * (layout.row_bytes + ROW_BYTES)
 
 
-def reuse_saving(geometry: Geometry, batch: Batch, extra: KVLayout) -> Saving:
-    """Return what reuse saves in one forward whose compressed caches have the layout `extra`."""
-    rows = dequant_rows(geometry, batch, "off") - dequant_rows(geometry, batch, "on")
-    calls = len(dequants(geometry, "off")) - len(dequants(geometry, "on"))
-    return Saving(calls, rows, dequant_bytes(extra, rows))
+def reuse_saving(geometry: Geometry, batch: Batch, variant: Variant) -> Saving:
+    """Return what reuse saves in one forward of `variant`, whichever of both the variant itself is."""
+    off, on = replace(variant, reuse="off"), replace(variant, reuse="on")
+    rows = dequant_rows(geometry, batch, off) - dequant_rows(geometry, batch, on)
+    calls = len(dequants(geometry, batch, off)) - len(dequants(geometry, batch, on))
+    return Saving(calls, rows, dequant_bytes(variant.kv.extra, rows))
 
 
 def matrices(geometry: Geometry, kind: LayerKind) -> Iterator[tuple[int, int]]:
@@ -138,18 +142,24 @@ def _keys_before(tokens: int, ratio: int, most: int) -> int:
 
 def forward_work(geometry: Geometry, batch: Batch, variant: Variant) -> dict[str, Cost]:
     """Return the least work of one forward by part: gemm, index, attention, both dequants, and the writers."""
-    kv, window_rows = variant.kv, swa_rows(batch, geometry.window) * len(geometry.layers)
-    head_rows = dequant_rows(geometry, batch, variant.reuse)
-    kinds, rows = geometry.layers, batch.live
-    written = sum(rows // kind.ratio for kind in kinds if kind.owns_kv)
-    row_writes = rows * len(kinds) * kv.main.row_bytes + written * (kv.extra.row_bytes + INDEX_K.row_bytes)
+    kv, sparse = variant.kv, sparse_layers(geometry, variant, batch)
+    window_rows = swa_rows(batch, geometry.window) * len(sparse)
+    head_rows = dequant_rows(geometry, batch, variant)
+    own = [(kind, batch) for kind in early(geometry, variant)]
+    if late(geometry, variant):
+        tail = batch.tail(geometry.window, len(batch.requests))
+        own += [(kind, tail) for kind in late(geometry, variant)]
+    rows = sum(part.live for _, part in own)
+    written = sum(batch.live // kind.ratio for kind in geometry.layers if kind.owns_kv)
+    row_writes = rows * kv.main.row_bytes + written * (kv.extra.row_bytes + INDEX_K.row_bytes)
+    packed = [kind for kind, _ in own if kind not in sparse]
     return {
-        "gemm": _total(_gemm(geometry, kind, batch.rows) for kind in kinds),
-        "index": _total(_index(geometry, kind, batch) for kind in kinds if kind.owns_index),
-        "attention": _total(_attention(geometry, kind, batch) for kind in kinds),
+        "gemm": _total(_gemm(geometry, kind, part.rows) for kind, part in own),
+        "index": _total(_index(geometry, kind, part) for kind, part in own if kind.owns_index),
+        "attention": _total(_attention(geometry, kind, part, kv if kind in packed else None) for kind, part in own),
         "dequant_compressed": Cost(0, head_rows * kv.extra.row_bytes, head_rows * ROW_BYTES),
         "dequant_swa": Cost(0, window_rows * kv.main.row_bytes, window_rows * ROW_BYTES),
-        "writers": Cost(0, rows * len(kinds) * ROW_BYTES, row_writes),
+        "writers": Cost(0, rows * ROW_BYTES, row_writes),
     }
 
 
@@ -161,14 +171,21 @@ def _gemm(geometry: Geometry, kind: LayerKind, rows: int) -> Cost:
     return Cost(2 * rows * weights, read * BF16_BYTES, written * BF16_BYTES)
 
 
-def _attention(geometry: Geometry, kind: LayerKind, batch: Batch) -> Cost:
-    """Queries and the gathered rows are read once, outputs written; a key costs a dot and a weighted sum (6.4)."""
+def _attention(geometry: Geometry, kind: LayerKind, batch: Batch, packed: KVPair | None) -> Cost:
+    """Queries and the gathered rows are read once, outputs written; a key costs a dot and a weighted sum (6.4).
+
+    Over packed caches (of the pair `packed`) the rows that queries can name are read as they are stored.
+    """
     keys = visible_keys(batch, 1, geometry.window)
     if kind.ratio:
         keys += visible_keys(batch, kind.ratio, geometry.index_topk)
-    gathered = compressed_rows(batch, kind.ratio) + swa_rows(batch, geometry.window)
+    compressed, windows = compressed_rows(batch, kind.ratio), swa_rows(batch, geometry.window)
+    gathered_bytes = (compressed + windows) * ROW_BYTES
+    if packed is not None:
+        named = min(compressed, visible_keys(batch, kind.ratio, geometry.index_topk))
+        gathered_bytes = named * packed.extra.row_bytes + windows * packed.main.row_bytes
     query_bytes = batch.live * geometry.heads * ROW_BYTES
-    return Cost(geometry.heads * keys * 4 * HEAD_DIM, query_bytes + gathered * ROW_BYTES + keys * 4, query_bytes)
+    return Cost(geometry.heads * keys * 4 * HEAD_DIM, query_bytes + gathered_bytes + keys * 4, query_bytes)
 
 
 def _index(geometry: Geometry, kind: LayerKind, batch: Batch) -> Cost:
@@ -187,17 +204,20 @@ def _total(costs: Iterator[Cost]) -> Cost:
     return Cost(*(sum(getattr(cost, part) for cost in every) for part in ("flops", "bytes_read", "bytes_written")))
 
 
-def launches(geometry: Geometry, variant: Variant) -> int:
+def launches(geometry: Geometry, batch: Batch, variant: Variant) -> int:
     """Return about how many launches one forward makes: operations of the step, GEMMs included (6.1, 3.6)."""
     kinds = geometry.layers
-    per_layer = 11  # 2 norms, 4 GEMMs, 2 rotations, SWA writer, SWA dequant, attention
-    combines = sum(1 for kind in kinds if kind.ratio) + (0 in geometry.ratios)
+    sparse = sparse_layers(geometry, variant, batch)
+    per_layer = 10  # 2 norms, 4 GEMMs, 2 rotations, SWA writer, attention
+    combines = sum(1 for kind in sparse if kind.ratio) + (0 in geometry.ratios)
+    slots = sum(1 for kind in kinds if kind.owns_index and kind not in sparse) + (len(sparse) < len(kinds))
     torch_path = 63 if variant.kv.extra == V41_FP4 else 64  # 61 or 62, and two projections
     sources = sum(
         torch_path if kind.ratio == 2 and variant.compressor == "torch" else 4 for kind in kinds if kind.owns_kv
     )
     index = sum(6 if kind.candidates == "publish" else 5 for kind in kinds if kind.owns_index)
-    return len(kinds) * per_layer + combines + len(dequants(geometry, variant.reuse)) + sources + index
+    gathers = len(sparse) + len(dequants(geometry, batch, variant))
+    return len(kinds) * per_layer + combines + slots + gathers + sources + index
 
 
 def forward_ns(geometry: Geometry, batch: Batch, variant: Variant, ceilings: Ceilings) -> float:
@@ -208,9 +228,8 @@ def forward_ns(geometry: Geometry, batch: Batch, variant: Variant, ceilings: Cei
     seconds = sum(cost.bytes_moved for cost in work.values()) / ceilings.bytes_per_s
     seconds += (work["gemm"].flops + work["index"].flops) / ceilings.gemm_flops_per_s
     seconds += work["attention"].flops / ceilings.attention_flops_per_s
-    host_ns = (
-        0.0 if variant.graph and variant.graph_mode == "full" else launches(geometry, variant) * ceilings.launch_ns
-    )
+    whole = variant.graph and variant.graph_mode == "full"
+    host_ns = 0.0 if whole else launches(geometry, batch, variant) * ceilings.launch_ns
     return max(seconds * NS_PER_S, host_ns)
 
 

@@ -12,7 +12,7 @@ from dsv4bench.errors import UsageError
 from dsv4bench.workloads.axis import number_axis, word_axis
 from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI, Geometry, geometry
 from dsv4bench.workloads.providers import choice
-from dsv4bench.workloads.variant import COMPRESSORS, FAULTS, GRAPH_MODES, REUSE, KVPair, kv_pair
+from dsv4bench.workloads.variant import COMPRESSORS, FAULTS, GRAPH_MODES, PATHS, REPLAYS, REUSE, KVPair, kv_pair
 
 Texts = str | Sequence[str]  # one axis, or one per repetition of the flag; empty where the flag was not given
 
@@ -40,6 +40,8 @@ class PrefillArguments:
     kv: Texts = "v41+fp4"
     compressor: Texts = "fused"
     provider: Texts = "auto"
+    replay: Texts = "off"
+    path: Texts = "sparse"
     geometry: Texts = ""
     dep_simulated: Texts = "1"
     device: str = "auto"
@@ -69,6 +71,8 @@ class PrefillOptions:
     kv: tuple[KVPair, ...]
     compressor: tuple[str, ...]
     provider: tuple[str, ...]
+    replay: tuple[str, ...]
+    path: tuple[str, ...]
     geometry: tuple[Geometry, ...]
     ranks: tuple[int, ...]
     device: str
@@ -100,6 +104,8 @@ def prefill_options(typed: PrefillArguments) -> PrefillOptions:
         kv=tuple(kv_pair(word) for word in _words(typed.kv)),
         compressor=word_axis("--compressor", typed.compressor, COMPRESSORS, every="both"),
         provider=_providers(typed.provider, device),
+        replay=_replays(typed.replay, geometries),
+        path=word_axis("--path", typed.path, PATHS),
         geometry=geometries,
         ranks=number_axis("--dep-simulated", typed.dep_simulated),
         device=device,
@@ -142,6 +148,17 @@ def _lengths(typed: PrefillArguments, name: str, device: str, least: int) -> tup
 
 def _providers(text: Texts, device: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(choice(word, device).text for word in _words(text)))
+
+
+def _replays(text: Texts, geometries: tuple[Geometry, ...]) -> tuple[str, ...]:
+    """Return the values of --replay; the recipe's own is "on" (specification 1.2)."""
+    words = word_axis("--replay", text, ("recipe", *REPLAYS))
+    for model in geometries if set(words) != {"off"} else ():
+        if model.late_start is None:
+            raise UsageError(
+                f"--replay {_joined(text)}: layers behind the last kv_source of {model.name} read others"
+            )
+    return tuple(dict.fromkeys("on" if word == "recipe" else word for word in words))
 
 
 def _geometries(text: Texts, device: str) -> tuple[Geometry, ...]:

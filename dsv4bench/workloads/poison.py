@@ -11,16 +11,25 @@ from dsv4bench.kernels import codec
 from dsv4bench.kernels.layout import FULL_PAGE, INDEX_K, KVLayout
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.geometry import Geometry
+from dsv4bench.workloads.late_layers import early, late
 from dsv4bench.workloads.pools import Pools
+from dsv4bench.workloads.variant import Variant
 
 POISON = 0xFF  # NaN as an e4m3 value, as an e4m3 scale and as a ue8m0 scale
 
 
-def poison_slots(geometry: Geometry, pools: Pools, forward: Forward) -> None:
-    """Overwrite the window, compressed and index-K slots of the forward's live rows; all others stay as they are."""
+def poison_slots(geometry: Geometry, variant: Variant, pools: Pools, forward: Forward) -> None:
+    """Overwrite the window, compressed and index-K slots of the forward's live rows; all others stay as they are.
+
+    Late layers write the windows of their tail only.
+    """
     inputs, live = forward.inputs, forward.live
-    for cache in pools.swa:
-        _spoil(cache, inputs.swa_loc[:live].long(), FULL_PAGE, pools.swa_layout)
+    for kind in early(geometry, variant):
+        _spoil(pools.swa[kind.layer], inputs.swa_loc[:live].long(), FULL_PAGE, pools.swa_layout)
+    for kind in late(geometry, variant):
+        assert forward.tail is not None
+        slots = forward.tail.inputs.swa_loc[: forward.tail.live].long()
+        _spoil(pools.swa[kind.layer], slots, FULL_PAGE, pools.swa_layout)
     pairs = inputs.pair_loc[:live]
     for source, cache in pools.compressed.items():
         ratio = geometry.ratios[source]

@@ -10,11 +10,13 @@ import torch
 from dsv4bench.workloads.batch import Batch, Plan
 from dsv4bench.workloads.buffers import StepBuffers, make_buffers
 from dsv4bench.workloads.forward import Forward, RowInputs, make_forward, static_inputs
-from dsv4bench.workloads.pools import Extent, Pools, make_pools, make_tables
+from dsv4bench.workloads.geometry import Geometry
+from dsv4bench.workloads.late_layers import sparse_layers
+from dsv4bench.workloads.pools import Extent, PageTables, Pools, make_pools, make_tables
 from dsv4bench.workloads.prefix import write_prefix
 from dsv4bench.workloads.rope_table import rope_table
 from dsv4bench.workloads.step import Step
-from dsv4bench.workloads.variant import KVPair, Variant
+from dsv4bench.workloads.variant import Variant
 from dsv4bench.workloads.weights import Model
 
 
@@ -29,13 +31,21 @@ class Prefill:
     freqs: dict[int, torch.Tensor]
     forwards: tuple[tuple[Forward, ...], ...]  # rank -> forwards in order
     capacity: dict[int, int]  # ratio -> most compressed positions that a row of any forward may see
+    tail: tuple[StepBuffers, RowInputs] | None  # of the late layers, where they are replayed
 
     def step(self, variant: Variant) -> Step:
         """Make the step of one variant over the shared storage, its workspace reserved for the largest forward."""
         step = Step(self.model, variant, self.pools, self.buffers, self.inputs)
         step.freqs, step.capacity = self.freqs, self.capacity
-        step.kv_buffer.reserve(max(f.workspace_rows for f in self.all_forwards()))
+        if self.tail is not None:
+            step.replay(Step(self.model, variant, self.pools, *self.tail))
+        step.kv_buffer.reserve(max(self._workspace_rows(f, variant) for f in self.all_forwards()))
         return step
+
+    def _workspace_rows(self, forward: Forward, variant: Variant) -> int:
+        """Return the rows of the workspace at the layer that needs most; layers over packed caches need none."""
+        sparse = sparse_layers(self.model.geometry, variant, forward.batch)
+        return max((forward.swa_rows + forward.gathers[kind.ratio].rows for kind in sparse), default=0)
 
     def all_forwards(self) -> Iterator[Forward]:
         """Yield every forward, rank by rank."""
@@ -44,7 +54,16 @@ class Prefill:
 
     def forward(self, batch: Batch) -> Forward:
         """Build another forward over the same pools, with hidden states of its own."""
-        return make_forward(self.model.geometry, self.pools.tables, batch, self.model.seed + 7_919)
+        seed = self.model.seed + 7_919
+        return make_forward(self.model.geometry, self.pools.tables, batch, seed, self.tail is not None)
+
+
+def _tail(geometry: Geometry, tables: PageTables, forwards: list[Forward]) -> tuple[StepBuffers, RowInputs]:
+    """Allocate what the late layers of any forward need."""
+    rows = max(forward.tail.batch.rows for forward in forwards if forward.tail is not None)
+    device = tables.page_table.device
+    buffers = make_buffers(geometry, rows, device, torch_path=False, packed=True)
+    return buffers, static_inputs(geometry, tables, rows, hidden=False)
 
 
 def extents_of(plan: Plan) -> tuple[Extent, ...]:
@@ -58,27 +77,31 @@ def extents_of(plan: Plan) -> tuple[Extent, ...]:
     return tuple(Extent(first[i], last[i]) for i in range(len(first)))
 
 
-def prepare(model: Model, kv: KVPair, plan: Plan, provider: str, torch_path: bool) -> Prefill:
-    """Allocate and fill what the cells of one group share; `torch_path` adds the buffers of that compressor."""
-    geometry, device = model.geometry, model.device
+def prepare(model: Model, variant: Variant, plan: Plan, torch_path: bool) -> Prefill:
+    """Allocate and fill what the cells of one group share; `torch_path` adds the buffers of that compressor.
+
+    Of `variant` only the switches that all cells of a group share are read: KV pair, provider, replay and path.
+    """
+    geometry, device, replay = model.geometry, model.device, variant.replay == "on"
     extents = extents_of(plan)
     tables = make_tables(extents, geometry.window, device, model.seed)
-    pools = make_pools(geometry, kv, tables, device)
+    pools = make_pools(geometry, variant.kv, tables, device)
     positions = max(e.end for e in extents)
     freqs = {ratio: rope_table(geometry, ratio, positions).to(device) for ratio in set(geometry.ratios)}
-    write_prefix(model, pools, freqs, provider)
+    write_prefix(model, pools, freqs, variant.provider)
     rows = max(batch.rows for rank in plan for batch in rank)
     forwards = tuple(
-        tuple(make_forward(geometry, tables, batch, model.seed + 31 * r + f) for f, batch in enumerate(rank))
+        tuple(make_forward(geometry, tables, batch, model.seed + 31 * r + f, replay) for f, batch in enumerate(rank))
         for r, rank in enumerate(plan)
     )
     every = [forward for rank in forwards for forward in rank]
     return Prefill(
         model=model,
         pools=pools,
-        buffers=make_buffers(geometry, rows, device, torch_path),
+        buffers=make_buffers(geometry, rows, device, torch_path, packed=variant.path == "recipe"),
         inputs=static_inputs(geometry, tables, rows),
         freqs=freqs,
         forwards=forwards,
         capacity={ratio: max(f.visible[ratio] for f in every) for ratio in geometry.compressed_ratios},
+        tail=_tail(geometry, tables, every) if replay else None,
     )

@@ -31,9 +31,10 @@ def project(step: Step, kind: LayerKind, rows: int) -> None:
     ops, buffers, weights, live = step.ops, step.buffers, step.weights[kind.layer], step.forward.live
     x, q_lora = buffers.x[:live], buffers.q_lora[:live]
     products: list[tuple[str, torch.Tensor, torch.Tensor, torch.Tensor]] = []
-    if weights.source is not None:
-        products += _compress_products(step, kind, weights.source)
-    if weights.index is not None:
+    if kind.owns_kv:
+        products += _compress_products(step, kind, _source_weights(step, kind))
+    if kind.owns_index:
+        assert weights.index is not None
         queries = buffers.index_q_raw.flatten(1)
         products.append(("index_q_proj", q_lora, weights.index.query, queries))
         products.append(("index_weights_proj", x, weights.index.heads, buffers.index_weights_raw))
@@ -183,7 +184,7 @@ def _store_torch(step: Step, kind: LayerKind, rows: int) -> None:
     buffers, layout = step.buffers, step.pools.compressed_layout
     latent, rotated = buffers.latent[:rows], buffers.rotated[:rows]
     positions, freqs = buffers.group_positions[:rows], step.freqs[kind.ratio]
-    in_kernel = layout.name == "fp4"
+    in_kernel = layout.encoding == "fp4"
     if not in_kernel:
         step.ops.run(
             kind, "fake_quant", "fake_quant", x=latent, freqs=freqs, positions=positions, block=16, out=rotated

@@ -9,7 +9,7 @@ everything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -21,11 +21,14 @@ from dsv4bench.workloads.buffers import StepBuffers
 from dsv4bench.workloads.forward import Forward, Gather, RowInputs
 from dsv4bench.workloads.geometry import LayerKind
 from dsv4bench.workloads.kv_buffer import SparsePrefillKVBuffer
+from dsv4bench.workloads.late_layers import early, late
 from dsv4bench.workloads.ops import Ops
 from dsv4bench.workloads.pools import Pools
 from dsv4bench.workloads.variant import Variant
 from dsv4bench.workloads.weights import Model
 
+SOURCE_NORM = "source norm"
+ENTER_TAIL = "enter tail"
 # the parts of a layer, in the order in which they run
 INPUT = "input"
 PROJECT = "project"
@@ -79,8 +82,27 @@ class Step:
         self.kv_buffer = SparsePrefillKVBuffer(buffers.residual.device)
         self.freqs: dict[int, torch.Tensor] = {}
         self.capacity: dict[int, int] = {}
-        self.observer: Observer | None = None
+        self.tail: Step | None = None  # runs the late layers where they are replayed
+        self.packed = False  # whether every layer attends packed caches
+        self._observer: Observer | None = None
         self._forward: Forward | None = None
+
+    @property
+    def observer(self) -> Observer | None:
+        """Who watches the layers, those of the tail included."""
+        return self._observer
+
+    @observer.setter
+    def observer(self, observer: Observer | None) -> None:
+        self._observer = observer
+        if self.tail is not None:
+            self.tail.observer = observer
+
+    def replay(self, tail: Step) -> None:
+        """Let `tail` run the late layers: a step over buffers of its own, on the same pools and operations."""
+        tail.ops, tail.freqs, tail.capacity = self.ops, self.freqs, self.capacity
+        tail.packed = True
+        self.tail = tail
 
     @property
     def forward(self) -> Forward:
@@ -91,15 +113,47 @@ class Step:
     def load(self, forward: Forward) -> None:
         """Make `forward` the next one to run: refresh static inputs in place, hand over the rest by reference."""
         beyond = [r for r, columns in forward.visible.items() if columns > self.capacity.get(r, 0)]
-        if beyond or forward.inputs.hidden.shape[0] > self.inputs.hidden.shape[0]:
+        if beyond or forward.inputs.loc.shape[0] > self.inputs.loc.shape[0]:
             raise ValueError(f"the forward exceeds the step's capacity (rows or visible positions {self.capacity})")
         self.inputs.load(forward.inputs)
         self.ops.rank = forward.batch.rank
         self._forward = forward
+        if self.tail is not None:
+            assert forward.tail is not None, "a replay needs the forward's tail"
+            self.tail.load(forward.tail)
 
-    def pieces(self, rows: int) -> list[Piece]:
-        """Return the pieces of a step over the first `rows` rows of the buffers."""
-        return [piece for kind in self.geometry.layers for piece in self.layer(kind, rows)]
+    def live_pieces(self, forward: Forward) -> list[Piece]:
+        """Return the pieces of a step over a forward's live rows."""
+        return self.pieces(forward.live, forward.tail.live if forward.tail else 0)
+
+    def padded_pieces(self, forward: Forward) -> list[Piece]:
+        """Return the pieces of a step over all rows of a forward, padding included."""
+        return self.pieces(forward.batch.rows, forward.tail.batch.rows if forward.tail else 0)
+
+    def pieces(self, rows: int, tail_rows: int = 0) -> list[Piece]:
+        """Return the pieces of a step over the first `rows` rows of the buffers, and `tail_rows` of the tail's."""
+        found = [piece for kind in early(self.geometry, self.variant) for piece in self.layer(kind, rows)]
+        if self.tail is None or not rows:
+            return found
+        found += self.tail_pieces(rows, tail_rows)
+        return found + [piece for kind in self.late_layers for piece in self.tail.layer(kind, tail_rows)]
+
+    @property
+    def late_layers(self) -> tuple[LayerKind, ...]:
+        """The layers that the tail runs; the first's compressor ran before, over every row."""
+        first, *rest = late(self.geometry, self.variant)
+        return (replace(first, owns_kv=False), *rest)
+
+    def tail_pieces(self, rows: int, tail_rows: int) -> list[Piece]:
+        """Return what lies between early and late layers: all rows of the last source, then the tail's inputs."""
+        first = replace(late(self.geometry, self.variant)[0], owns_index=False)
+        made: list[tuple[str, Literal["segment", "break"], Callable[[Step, LayerKind, int], None]]] = [
+            (SOURCE_NORM, "segment", _input_norm),
+            (SOURCE_PROJECTIONS, "break", sources.project),
+            (COMPRESS, "segment", sources.compress),
+        ]
+        found = [Piece(part, where, partial(run, self, first, rows), first.layer) for part, where, run in made]
+        return [*found, Piece(ENTER_TAIL, "break", partial(_enter_tail, self, first, tail_rows), first.layer)]
 
     def layer(self, kind: LayerKind, rows: int) -> list[Piece]:
         """Return the pieces of one layer over the first `rows` rows; layer 0 takes in the hidden states first.
@@ -118,10 +172,18 @@ class Step:
         """Fill buffers and workspace with NaN, so that what is read before it is written shows."""
         self.buffers.poison()
         self.kv_buffer.poison()
+        if self.tail is not None:
+            self.tail.poison()
 
     def output(self, rows: int) -> torch.Tensor:
-        """Return the residual stream [rows, hidden] after the last layer."""
+        """Return the residual stream [rows, hidden] after the last layer that runs over these rows."""
         return self.buffers.residual[:rows]
+
+    def result(self, forward: Forward) -> torch.Tensor:
+        """Return what the last layer made of a forward's live rows, or of its tail's where the late layers replay."""
+        if self.tail is not None and forward.tail is not None:
+            return self.tail.output(forward.tail.live)
+        return self.output(forward.live)
 
 
 def _layer_pieces(step: Step, kind: LayerKind, rows: int) -> list[Piece]:
@@ -149,6 +211,32 @@ def _input(step: Step, kind: LayerKind, rows: int) -> None:
         step.buffers.residual[:rows].copy_(step.inputs.hidden[:rows])
 
 
+def _enter_tail(step: Step, kind: LayerKind, tail_rows: int) -> None:
+    """Take the tail's rows out of the residual stream; a padded row takes the first one and counts for nothing."""
+    assert step.tail is not None
+    assert step.forward.tail_rows is not None
+    if tail_rows:
+        with step.ops.within(kind, "enter_tail"):
+            torch.index_select(
+                step.buffers.residual,
+                0,
+                step.forward.tail_rows[:tail_rows],
+                out=step.tail.buffers.residual[:tail_rows],
+            )
+
+
+def _input_norm(step: Step, kind: LayerKind, rows: int) -> None:
+    step.ops.run(
+        kind,
+        "input_norm",
+        "rms_norm",
+        x=step.buffers.residual[:rows],
+        weight=step.weights[kind.layer].input_norm,
+        eps=step.geometry.eps,
+        out=step.buffers.x[:rows],
+    )
+
+
 def _project(step: Step, kind: LayerKind, rows: int) -> None:
     """Norm, fused q_a / kv projection, q norm, wq_b, q RoPE, and the sliding-window writer (steps 1 to 5)."""
     ops, weights, eps = step.ops, step.weights[kind.layer], step.geometry.eps
@@ -156,7 +244,7 @@ def _project(step: Step, kind: LayerKind, rows: int) -> None:
     x, qkv, q_lora, q = buffers.x[:rows], buffers.qkv[:rows], buffers.q_lora[:rows], buffers.q[:rows]
     freqs, positions = step.freqs[kind.ratio], inputs.positions[:rows]
     rank = step.geometry.q_rank
-    ops.run(kind, "input_norm", "rms_norm", x=buffers.residual[:rows], weight=weights.input_norm, eps=eps, out=x)
+    _input_norm(step, kind, rows)
     ops.matmul(kind, "qkv_proj", x, weights.qkv, qkv)
     ops.run(kind, "q_norm", "rms_norm", x=qkv[:, :rank], weight=weights.q_norm, eps=eps, out=q_lora)
     ops.matmul(kind, "q_proj", q_lora, weights.query, q.view(rows, -1))

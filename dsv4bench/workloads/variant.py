@@ -12,6 +12,8 @@ FAULTS = ("stale-head", "wrong-row", "extra-copy")
 REUSE = ("on", "off")
 COMPRESSORS = ("torch", "fused")
 GRAPH_MODES = ("breakable", "full")
+REPLAYS = ("off", "on")
+PATHS = ("sparse", "recipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class Variant:
     graph_mode: Literal["breakable", "full"] = "breakable"
     provider: str = "torch"  # as `providers.Choice` spells it
     fault: str | None = None
+    replay: Literal["off", "on"] = "off"
+    path: Literal["sparse", "recipe"] = "sparse"
 
     def switches(self) -> dict[str, str | bool | None]:
         """Return the switches by their command-line names and values; `graph` is true or false."""
@@ -63,4 +67,6 @@ class Variant:
             "graph-mode": self.graph_mode,
             "provider": self.provider,
             "fault": self.fault,
+            "replay": self.replay,
+            "path": self.path,
         }

@@ -215,7 +215,7 @@ def test_a_full_graph_is_compared_by_its_output_alone_and_holds_live_rows(gpu, m
 def test_a_full_graph_holds_live_rows_where_a_breakable_one_holds_its_bucket(gpu, monkeypatch):
     run = on_gpu(monkeypatch, extend="7", graph_mode="full,breakable")
     step = run.steps["on", "fused"]
-    monkeypatch.setattr(step, "pieces", lambda rows: f"pieces of {rows} rows")
+    monkeypatch.setattr(step, "pieces", lambda rows, tail_rows: f"pieces of {rows} rows")
     (forward,) = run.prefill.all_forwards()
     assert [run.graphs.pieces(cell, step, forward) for cell in run.runs] == ["pieces of 7 rows", "pieces of 8 rows"]
 

@@ -52,6 +52,8 @@ def test_a_record_says_what_ran_by_the_names_of_the_command_line(uniform):
         "graph-mode": "breakable",
         "provider": "torch",
         "fault": None,
+        "replay": "off",
+        "path": "sparse",
         "chunk": 8192,
         "dep-simulated": 1,
         "seed": 0,

@@ -88,9 +88,9 @@ def batch(*requests, bucket=None):
     return made if bucket is None else made.padded(bucket)
 
 
-def cell(geometry, *batches, kv="v41+fp4", torch_path=False, exact=False, seed=0):
+def cell(geometry, *batches, kv="v41+fp4", torch_path=False, exact=False, seed=0, **switches):
     """Prepare a cell of one rank whose forwards are `batches`."""
-    return prepare(model_of(geometry, exact, seed), KV_PAIRS[kv], (batches,), "torch", torch_path)
+    return prepare(model_of(geometry, exact, seed), variant(kv=kv, **switches), (batches,), torch_path)
 
 
 @cache

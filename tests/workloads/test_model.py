@@ -57,7 +57,7 @@ IDS = ["1 x 8192", "4 x 2048", "32 x 256", "v4", "64K", "64K v4", "128K v4", "16
 @pytest.mark.parametrize(("batch", "kv", "compressed", "window", "gigabytes", "microseconds"), TABLE, ids=IDS)
 def test_table_of_the_specification(batch, kv, compressed, window, gigabytes, microseconds):
     pair = KV_PAIRS[kv]
-    rows = tuple(dequant_rows(V41_FLASH, batch, reuse) for reuse in ("off", "on"))
+    rows = tuple(dequant_rows(V41_FLASH, batch, Variant(reuse=reuse)) for reuse in ("off", "on"))
     window_rows = swa_rows(batch, V41_FLASH.window) * len(V41_FLASH.layers)
     moved = [dequant_bytes(pair.extra, r) + dequant_bytes(pair.main, window_rows) for r in rows]
     assert (rows, window_rows) == (compressed, window)
@@ -66,14 +66,14 @@ def test_table_of_the_specification(batch, kv, compressed, window, gigabytes, mi
 
 
 def test_dequants_fall_from_38_to_4():
-    assert len(dequants(V41_FLASH, "off")) == 38
-    assert [kind.layer for kind in dequants(V41_FLASH, "on")] == [2, 8, 14, 20]
+    assert len(dequants(V41_FLASH, FRESH, Variant(reuse="off"))) == 38
+    assert [kind.layer for kind in dequants(V41_FLASH, FRESH, Variant(reuse="on"))] == [2, 8, 14, 20]
 
 
 def test_saving_by_hand():
     batch = Batch((Request(0, 0, 9), Request(1, 100, 1)))
     assert [compressed_rows(batch, ratio) for ratio in (0, 1, 2)] == [0, 110, 54]
-    saving = reuse_saving(V41_FLASH, batch, KV_PAIRS["v41+fp4"].extra)
+    saving = reuse_saving(V41_FLASH, batch, Variant())
     rows = 15 * 54 + 19 * 110  # 18 - 3 layers of ratio 2, 20 - 1 of ratio 1
     assert (saving.calls, saving.rows, saving.bytes) == (34, rows, rows * (288 + 1024))
     assert saving.ns(1e12) == pytest.approx(rows * 1312 / 1000)
@@ -156,7 +156,7 @@ def test_share_of_a_layer():
     ids=["reuse", "no reuse", "torch path FP4", "torch path V4"],
 )
 def test_launches(variant, count):
-    assert launches(V41_FLASH, variant) == count
+    assert launches(V41_FLASH, FRESH, variant) == count
 
 
 def test_a_modelled_time_is_bound_by_launches_or_by_work():
@@ -166,7 +166,7 @@ def test_a_modelled_time_is_bound_by_launches_or_by_work():
     full = Variant(graph=True, graph_mode="full")
     assert forward_ns(V41_FLASH_MINI, small, full, H200_CEILINGS) < 540 * H200_CEILINGS.launch_ns
     before, after = (forward_ns(V41_FLASH, large, Variant(reuse=reuse), H200_CEILINGS) for reuse in ("off", "on"))
-    saving = reuse_saving(V41_FLASH, large, KV_PAIRS["v41+fp4"].extra)
+    saving = reuse_saving(V41_FLASH, large, Variant())
     assert before - after == pytest.approx(saving.ns(H200_CEILINGS.bytes_per_s))
 
 
@@ -177,7 +177,7 @@ def test_ceilings_by_device():
 def test_a_head_stays_only_while_layers_of_its_source_follow_each_other():
     """Ratios and sources by hand: what lies between two layers of one source takes the head away."""
     split = replace(V41_FLASH_MINI, ratios=(1, 1, 0, 1), kv_sources=(0,), index_sources=(0,), candidate_source=None)
-    assert [kind.layer for kind in dequants(split, "on")] == [0, 3]
+    assert [kind.layer for kind in dequants(split, FRESH, Variant())] == [0, 3]
     woven = replace(split, ratios=(2, 1, 2, 1), kv_sources=(0, 1), index_sources=(0, 1))
-    assert [kind.layer for kind in dequants(woven, "on")] == [0, 1, 2, 3]
-    assert [kind.layer for kind in dequants(V41_FLASH_MINI, "on")] == [2, 8, 14, 20]
+    assert [kind.layer for kind in dequants(woven, FRESH, Variant())] == [0, 1, 2, 3]
+    assert [kind.layer for kind in dequants(V41_FLASH_MINI, FRESH, Variant())] == [2, 8, 14, 20]

@@ -8,7 +8,6 @@ import torch
 from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.pools import Extent
 from dsv4bench.workloads.prefill import extents_of, prepare
-from dsv4bench.workloads.variant import KV_PAIRS
 from tests.workloads.stacks import DEEP, SHORT, batch, cell, follow, model_of, run, same, variant
 
 PLANS = {
@@ -76,7 +75,7 @@ def test_the_workspace_is_reserved_for_the_largest_forward(two_forwards):
 
 def test_forwards_have_hidden_states_of_their_own():
     plan = ((batch((0, 4)), batch((4, 4))), (Batch((Request(1, 0, 4),), 1), Batch((Request(1, 4, 4),), 1)))
-    made = prepare(model_of(SHORT), KV_PAIRS["v4"], plan, "torch", False)
+    made = prepare(model_of(SHORT), variant(kv="v4"), plan, torch_path=False)
     hidden = [forward.inputs.hidden for forward in made.all_forwards()]
     assert len(hidden) == 4
     assert not any(torch.equal(hidden[i], hidden[j]) for i in range(4) for j in range(i))

@@ -35,4 +35,6 @@ def test_switches_carry_command_line_names():
         "graph-mode": "full",
         "provider": "torch",
         "fault": "wrong-row",
+        "replay": "off",
+        "path": "sparse",
     }
