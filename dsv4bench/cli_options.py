@@ -42,7 +42,12 @@ GraphMode = Annotated[
 Reuse = Annotated[
     list[str], typer.Option("--reuse", metavar="on|off|both", help="Reuse the dequant of a shared kv_source.")
 ]
-Kv = Annotated[list[str], typer.Option("--kv", metavar="KV", help="KV formats, main+extra: v4, v41, v41+fp4.")]
+Kv = Annotated[
+    list[str],
+    typer.Option(
+        "--kv", metavar="KV", help="KV formats, main+extra: v4, v41, v41+fp4, uniform; v41_new is interleaved."
+    ),
+]
 Compressor = Annotated[
     list[str],
     typer.Option(

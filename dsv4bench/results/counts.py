@@ -20,7 +20,7 @@ DEVICE = ("kernels", "copies", "sets")
 POOLING = ("compress_pool", "compress_c2")
 # the operations of a ratio-2 source after its projection, and their launches (specification 3.6)
 COMPRESSOR = (*POOLING, "latent_norm", "fake_quant", "store", "index_k_proj", "index_k_norm", "index_key", "index_pack")
-SPECIFIED_TORCH = {"v41+fp4": 61, "v41": 62, "v4": 62}
+SPECIFIED_TORCH = {"v41+fp4": 61, "v41": 62, "v4": 62, "v41_new+fp4_new": 61, "v41_new": 62, "uniform": 62}
 SPECIFIED_FUSED = 4
 
 

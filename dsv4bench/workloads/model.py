@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dsv4bench.kernels.contract import Cost
-from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM, INDEX_K, V41_FP4, KVLayout
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM, INDEX_K, KVLayout
 from dsv4bench.units import NS_PER_S
 from dsv4bench.workloads.batch import Batch
 from dsv4bench.workloads.geometry import Geometry, LayerKind
@@ -211,7 +211,7 @@ def launches(geometry: Geometry, batch: Batch, variant: Variant) -> int:
     per_layer = 10  # 2 norms, 4 GEMMs, 2 rotations, SWA writer, attention
     combines = sum(1 for kind in sparse if kind.ratio) + (0 in geometry.ratios)
     slots = sum(1 for kind in kinds if kind.owns_index and kind not in sparse) + (len(sparse) < len(kinds))
-    torch_path = 63 if variant.kv.extra == V41_FP4 else 64  # 61 or 62, and two projections
+    torch_path = 63 if variant.kv.extra.encoding == "fp4" else 64  # 61 or 62, and two projections
     sources = sum(
         torch_path if kind.ratio == 2 and variant.compressor == "torch" else 4 for kind in kinds if kind.owns_kv
     )

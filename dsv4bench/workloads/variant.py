@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dsv4bench.errors import UsageError, nearest
-from dsv4bench.kernels.layout import V4, V41, V41_FP4, KVLayout
+from dsv4bench.kernels.layout import UNIFORM_FP8, V4, V41, V41_FP4, V41_FP4_NEW, V41_NEW, KVLayout
 
 FAULTS = ("stale-head", "wrong-row", "extra-copy")
 REUSE = ("on", "off")
@@ -25,12 +25,20 @@ class KVPair:
 
     @property
     def name(self) -> str:
-        """The command-line word: "v4", "v41" or "v41+fp4"."""
+        """The command-line word: "v41" where both are the same, else both names, "v41+fp4"."""
         return self.main.name if self.main == self.extra else f"{self.main.name}+{self.extra.name}"
 
 
-# specification 2.1: identical layouts, or V41 with an FP4 extra cache; FP4 is never a main cache
-KV_PAIRS = {pair.name: pair for pair in (KVPair(V4, V4), KVPair(V41, V41), KVPair(V41, V41_FP4))}
+# specification 2.1: identical layouts, or V41 with an FP4 extra cache of its arrangement; FP4 is never a main cache
+_PAIRS = (
+    KVPair(V4, V4),
+    KVPair(V41, V41),
+    KVPair(V41, V41_FP4),
+    KVPair(V41_NEW, V41_NEW),
+    KVPair(V41_NEW, V41_FP4_NEW),
+    KVPair(UNIFORM_FP8, UNIFORM_FP8),
+)
+KV_PAIRS = {pair.name: pair for pair in _PAIRS}
 
 
 def kv_pair(text: str) -> KVPair:
@@ -38,7 +46,7 @@ def kv_pair(text: str) -> KVPair:
     if text in KV_PAIRS:
         return KV_PAIRS[text]
     known = ", ".join(KV_PAIRS)
-    if text.split("+")[0] == V41_FP4.name:
+    if text.split("+")[0] in (V41_FP4.name, V41_FP4_NEW.name):
         raise UsageError(f"--kv {text}: FP4 is extra-only (compressed rows), never a main cache; known: {known}")
     raise UsageError(f"--kv {text}: no such KV pair{nearest(text, tuple(KV_PAIRS))}; known: {known}")
 

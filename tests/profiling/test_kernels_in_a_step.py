@@ -11,7 +11,15 @@ from tests.workloads.stacks import SHORT, batch, cell
 
 
 @pytest.mark.parametrize(
-    ("kv", "compressor"), [("v4", "fused"), ("v41", "fused"), ("v41+fp4", "fused"), ("v41+fp4", "torch")]
+    ("kv", "compressor"),
+    [
+        ("v4", "fused"),
+        ("v41", "fused"),
+        ("v41+fp4", "fused"),
+        ("v41+fp4", "torch"),
+        pytest.param("v41_new+fp4_new", "fused", marks=pytest.mark.slow),
+        pytest.param("uniform", "torch", marks=pytest.mark.slow),
+    ],
 )
 def test_every_kernel_of_a_step_is_within_its_tolerance(interpreted, kv, compressor):
     made = cell(SHORT, batch((7, 2), (130, 2), bucket=8), kv=kv, torch_path=True)

@@ -10,6 +10,7 @@ from dsv4bench.kernels import codec
 from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.geometry import V41_FLASH_MINI
 from dsv4bench.workloads.step import Piece
+from dsv4bench.workloads.variant import KV_PAIRS
 from tests.workloads.stacks import DEEP, SHORT, batch, bits, cell, follow, hear, run, same, variant, written
 
 MIXED = ((13, 9), (0, 3), (40, 2))
@@ -319,7 +320,7 @@ def test_a_layer_reads_the_cache_of_its_source(layer, source, page_size):
 # ---- both compressors
 
 
-@pytest.mark.parametrize("kv", ["v4", "v41", "v41+fp4"])
+@pytest.mark.parametrize("kv", list(KV_PAIRS))
 def test_the_torch_path_is_close_to_the_fused_compressor(kv):
     """Latents may differ by one bf16 step (specification 3.5); rings and windows of layer 0 are equal."""
     found = {}
@@ -332,6 +333,16 @@ def test_the_torch_path_is_close_to_the_fused_compressor(kv):
     assert torch.equal(ring, other_ring)
     assert torch.equal(window, other_window)
     assert (output - other_output).norm() <= 3e-2 * output.norm()
+
+
+@pytest.mark.parametrize(("new", "old"), [("v41_new", "v41"), ("v41_new+fp4_new", "v41+fp4")])
+@pytest.mark.parametrize("compressor", ["fused", "torch"])
+def test_where_scales_lie_changes_no_output(new, old, compressor):
+    outputs = []
+    for kv in (new, old):
+        made = cell(SHORT, batch(*MIXED, bucket=20), kv=kv, torch_path=True)
+        outputs.append(run(made.step(variant(kv=kv, compressor=compressor)), made.forwards[0][0])[:LIVE])
+    assert torch.equal(*outputs)
 
 
 def test_ranges_carry_the_rank_of_the_loaded_batch():

@@ -3,16 +3,30 @@
 import pytest
 
 from dsv4bench.errors import UsageError
-from dsv4bench.kernels.layout import V4, V41, V41_FP4
+from dsv4bench.kernels.layout import UNIFORM_FP8, V4, V41, V41_FP4, V41_FP4_NEW, V41_NEW
 from dsv4bench.workloads.variant import KV_PAIRS, KVPair, Variant, kv_pair
 
+PAIRS = {
+    "v4": KVPair(V4, V4),
+    "v41": KVPair(V41, V41),
+    "v41+fp4": KVPair(V41, V41_FP4),
+    "v41_new": KVPair(V41_NEW, V41_NEW),
+    "v41_new+fp4_new": KVPair(V41_NEW, V41_FP4_NEW),
+    "uniform": KVPair(UNIFORM_FP8, UNIFORM_FP8),
+}
 
-def test_the_three_pairs():
-    assert list(KV_PAIRS.values()) == [KVPair(V4, V4), KVPair(V41, V41), KVPair(V41, V41_FP4)]
-    assert [kv_pair(name).name for name in KV_PAIRS] == list(KV_PAIRS) == ["v4", "v41", "v41+fp4"]
+
+def test_the_pairs_that_a_step_may_have():
+    assert PAIRS == KV_PAIRS
+    assert [kv_pair(name).name for name in KV_PAIRS] == list(PAIRS)
 
 
-@pytest.mark.parametrize("text", ["fp4", "fp4+fp4", "fp4+v41"])
+@pytest.mark.parametrize("pair", PAIRS.values(), ids=PAIRS)
+def test_both_caches_of_a_pair_have_one_arrangement(pair):
+    assert pair.main.interleaved == pair.extra.interleaved
+
+
+@pytest.mark.parametrize("text", ["fp4", "fp4+fp4", "fp4+v41", "fp4_new", "fp4_new+fp4_new"])
 def test_fp4_is_never_a_main_cache(text):
     with pytest.raises(UsageError, match=r"FP4 is extra-only .*v41\+fp4") as caught:
         kv_pair(text)
