@@ -129,13 +129,15 @@ def _chunk_gather(
     if live & (chunk == 0):
         tl.store(bases_ptr + request, base)
         tl.store(swa_bases_ptr + request, size + tl.load(swa_offsets_ptr + request))
-    rows = tl.where(live, tl.load(seq_lens_ptr + request, mask=live, other=0) // RATIO, size - base)
+    compressed = tl.load(seq_lens_ptr + request, mask=live, other=0) // RATIO
+    rows = tl.where(live, compressed, size - base)
     table_row_ptr = table_ptr + tl.load(req_ptr + request, mask=live, other=0).to(tl.int64) * table_stride
     for first in range(chunk * ROWS, rows, tl.num_programs(1) * ROWS):
         row = first + tl.arange(0, ROWS)
         position = row * RATIO
-        entry = tl.load(table_row_ptr + position // PAGE, mask=live & (row < rows), other=0).to(tl.int64)
-        slot = tl.where(live, entry * PAGE + position % PAGE, 0)
+        known = row < compressed
+        entry = tl.load(table_row_ptr + position // PAGE, mask=known, other=0).to(tl.int64)
+        slot = tl.where(known, entry * PAGE + position % PAGE, 0)
         tl.store(ids_ptr + base + row, tl.maximum(slot // RATIO, 0).to(tl.int32), mask=row < rows)
 
 

@@ -174,8 +174,8 @@ def _chunk_windows(
     table_row_ptr = table_ptr + tl.load(req_ptr + request, mask=live, other=0).to(tl.int64) * table_stride
     for first in range(chunk * ROWS, tl.maximum(queries, windows), tl.num_programs(1) * ROWS):
         row = first + tl.arange(0, ROWS)
-        tl.store(query_pos_ptr + query_start + row, tl.where(live, seq - extend + row, 0), mask=row < queries)
-        known = live & (row < windows)
+        tl.store(query_pos_ptr + query_start + row, tl.where(row < extend, seq - extend + row, 0), mask=row < queries)
+        known = row < gathered
         position = seq - gathered + row
         entry = tl.load(table_row_ptr + position // PAGE, mask=known, other=0).to(tl.int64)
         swa_slot = tl.load(full_to_swa_ptr + entry * PAGE + position % PAGE, mask=known, other=0)
