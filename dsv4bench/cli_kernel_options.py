@@ -17,6 +17,10 @@ Kv = Annotated[
     list[str] | None,
     typer.Option("--kv", metavar="AXIS", help="Cache layouts of the kernels that know them. [each kernel's own]"),
 ]
+Case = Annotated[
+    list[str] | None,
+    typer.Option("--case", metavar="TEXT", help='Only these cases, as a table names them: "width 640".'),
+]
 Provider = Annotated[
     list[str],
     typer.Option(
@@ -44,11 +48,9 @@ Digest = Annotated[
     bool, typer.Option("--digest", help="Run fresh processes on the same inputs and compare the hash of every output.")
 ]
 SourceA = Annotated[
-    str, typer.Option("--a-src", metavar="REF|DIR", help="Source tree A of --digest: a git ref, or a directory.")
+    str, typer.Option("--a-src", metavar="REF|DIR", help="Tree A of --digest: a git ref or a directory. [HEAD]")
 ]
-SourceB = Annotated[
-    str, typer.Option("--b-src", metavar="REF|DIR", help="Source tree B of --digest: a git ref, or a directory.")
-]
+SourceB = Annotated[str, typer.Option("--b-src", metavar="REF|DIR", help="Tree B of --digest. [this one, as it is]")]
 Control = Annotated[
     float | None,
     typer.Option("--control", metavar="EPS", help="Perturb one input by EPS as well: some output must differ."),

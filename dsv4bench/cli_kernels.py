@@ -66,8 +66,9 @@ def in_source(directory: Path) -> int:
 
 
 def source_environment(directory: Path, **more: str) -> dict[str, str]:
-    """Return this environment with `directory` first on the path of Python."""
-    path = os.pathsep.join([str(directory.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    """Return this environment with `directory` first on the path of Python, and this package's own folder last."""
+    own = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [str(directory.resolve()), os.environ.get("PYTHONPATH"), own]))
     return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **more}
 
 

@@ -155,8 +155,8 @@ class Kernel:
     `reference(**tensors)` is the readable definition in plain torch and writes the outputs in place; `cost(tensors)`
     counts the least work; `outputs` names each tensor that a call writes, with its tolerance; `examples` are shapes
     that every provider must pass. `check_values(tensors)` raises a ValueError for a slot, id or length out of range; it
-    reads tensors, so it runs before a result is trusted and in debug mode, never inside a measured call. `bench` says at
-    which shapes it is timed; without it the examples are.
+    reads tensors, so it runs before a result is trusted and in debug mode, never inside a measured call. `bench`
+    says at which shapes it is timed; without it the examples are.
     """
 
     name: str

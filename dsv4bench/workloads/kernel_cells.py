@@ -28,6 +28,7 @@ class KernelArguments:
     names: Sequence[str] = ()
     rows: Sequence[str] = ()
     kv: Sequence[str] = ()
+    case: Sequence[str] = ()
     provider: Sequence[str] = (AUTO,)
     device: str = "auto"
     seed: str = "0"
@@ -86,9 +87,12 @@ def kernel_names(words: Sequence[str]) -> tuple[str, ...]:
         raise UsageError(error.args[0]) from error
 
 
-def kernel_cells(typed: KernelArguments) -> tuple[KernelGroup, ...]:
-    """Return the groups in the order in which they run; UsageError where nothing is left to measure."""
-    device = resolve_device(typed.device)
+def kernel_cells(typed: KernelArguments, device: str = "") -> tuple[KernelGroup, ...]:
+    """Return the groups in the order in which they run; UsageError where nothing is left to measure.
+
+    `device` replaces the one that was typed, for cells that run elsewhere.
+    """
+    device = device or resolve_device(typed.device)
     names = kernel_names(typed.names)
     rows = number_axis("--rows", typed.rows) if typed.rows else ()
     layouts = word_axis("--kv", typed.kv, tuple(LAYOUTS)) if typed.kv else ()
@@ -102,10 +106,11 @@ def kernel_cells(typed: KernelArguments) -> tuple[KernelGroup, ...]:
         )
         for name in names
         for case, count, shape in shapes(kernel(name), rows, layouts, device)
+        if not typed.case or case in typed.case
     ]
     found = tuple(group for group in groups if group)
     if not found:
-        raise UsageError(f"no shape of {', '.join(names)} is left by --kv and --provider; see `dsv4bench list`")
+        raise UsageError(f"no shape of {', '.join(names)} is left by --kv, --case and --provider; see `dsv4bench list`")
     return found
 
 
