@@ -113,6 +113,7 @@ def kernels(
     names: kernel_options.Names = None,
     rows: kernel_options.Rows = None,
     kv: kernel_options.Kv = None,
+    case: kernel_options.Case = None,
     provider: kernel_options.Provider = ["auto"],
     device: options.Device = "auto",
     seed: kernel_options.Seed = "0",
@@ -125,6 +126,13 @@ def kernels(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     src: kernel_options.Source = None,
+    digest: kernel_options.Digest = False,
+    a_src: kernel_options.SourceA = "HEAD",
+    b_src: kernel_options.SourceB = "",
+    control: kernel_options.Control = None,
+    once: kernel_options.Once = False,
+    ncu: kernel_options.Ncu = False,
+    ncu_report: kernel_options.NcuReport = None,
 ) -> None:
     """Time kernels by all their providers side by side, cold and hot, against the ceilings of this device.
 
@@ -135,7 +143,16 @@ def kernels(
 
     if src is not None:
         raise typer.Exit(cli_kernels.in_source(src))
-    typed = KernelArguments(names or (), rows or (), kv or (), provider, device, seed, samples, quick)
+    typed = KernelArguments(names or (), rows or (), kv or (), case or (), provider, device, seed, samples, quick)
+    if once or ncu or ncu_report:
+        from dsv4bench import cli_ncu
+
+        done = cli_ncu.Request(typed, once, ncu, ncu_report, _form(form, as_json))
+        raise typer.Exit(cli_ncu.run_ncu(done))
+    if digest:
+        from dsv4bench.cli_digest import run_digest
+
+        raise typer.Exit(run_digest(typed, a_src, b_src, control, _form(form, as_json)))
     request = cli_kernels.Request(typed, out, resume, _form(form, as_json), plot, quiet)
     raise typer.Exit(cli_kernels.run_kernels(request))
 
