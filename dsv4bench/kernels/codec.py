@@ -12,11 +12,7 @@ from functools import cache
 import torch
 
 from dsv4bench.kernels.layout import INDEX_K, NOPE_DIM, ROPE_DIM, V4, KVLayout
-from dsv4bench.kernels.paged import code_gaps as code_gaps
-from dsv4bench.kernels.paged import compressed_code_gaps as compressed_code_gaps
-from dsv4bench.kernels.paged import paged as paged
-from dsv4bench.kernels.paged import read_rows as read_rows
-from dsv4bench.kernels.paged import write_rows as write_rows
+from dsv4bench.kernels.paged import write_rows
 
 SIXTH = 1 / 6  # becomes f32(1/6) beside an f32 tensor
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

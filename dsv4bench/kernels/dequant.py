@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels import codec
+from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.arguments import BF16, IDS, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.codec_triton import e2m1_decode, e4m3_decode, ue8m0_decode, unpack_nibbles
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
@@ -68,7 +68,7 @@ def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
 
 def reference(cache: torch.Tensor, ids: torch.Tensor, page_size: int, layout: KVLayout, out: torch.Tensor) -> None:
     """Read the bytes of each slot and decode them."""
-    data, scales = codec.read_rows(cache, ids, page_size, layout)
+    data, scales = paged.read_rows(cache, ids, page_size, layout)
     out.copy_(codec.dequantise(data, scales, layout).unsqueeze(1))
 
 

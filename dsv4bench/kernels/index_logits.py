@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from dsv4bench.kernels import codec
+from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.codec_triton import e2m1_decode, ue8m0_decode, unpack_nibbles
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
@@ -137,7 +137,7 @@ def _keys(
     """Return the f32 keys [n, columns, 128] at positions [n, columns] of the requests with these page tables."""
     page_rows = FULL_PAGE // ratio
     slots = page_table.gather(1, position // page_rows) * page_rows + position % page_rows
-    packed = codec.read_rows(cache, slots.flatten(), page_size, INDEX_K)
+    packed = paged.read_rows(cache, slots.flatten(), page_size, INDEX_K)
     return codec.index_unpack(*packed).to(torch.float32).view(*position.shape, INDEX_DIM)
 
 

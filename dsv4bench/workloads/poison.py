@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from dsv4bench.kernels import codec
+from dsv4bench.kernels import paged
 from dsv4bench.kernels.layout import FULL_PAGE, INDEX_K, KVLayout
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.geometry import Geometry
@@ -39,7 +39,7 @@ def poison_slots(geometry: Geometry, variant: Variant, pools: Pools, forward: Fo
 
 
 def _spoil(cache: torch.Tensor, slots: torch.Tensor, page_size: int, layout: KVLayout) -> None:
-    data, scales = codec.paged(cache, page_size, layout)
+    data, scales = paged.paged(cache, page_size, layout)
     page, index = slots // page_size, slots % page_size
     data[page, index] = POISON
     scales[page, index] = POISON

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from dsv4bench.kernels import CATALOGUE, codec, kernel
+from dsv4bench.kernels import CATALOGUE, kernel, paged
 from dsv4bench.kernels.contract import TRITON, Kernel, Provider, torch_provider
 from dsv4bench.kernels.layout import INDEX_K
 from dsv4bench.profiling.contract_check import POISON, Expectation, Tensors, deviations, expectation
-
 
 OWN = {"torch", "triton"}
 
@@ -87,7 +86,7 @@ def test_every_example_costs_something(name, generator):
 def places(tensors: Tensors, written: torch.Tensor) -> dict[str, tuple[int, ...]]:
     """Return a place of the cache that holds data without rotation, and one that holds a scale, both written."""
     layout, size = tensors.get("layout", INDEX_K), tensors["page_size"]
-    data, scales = codec.paged(written, size, layout)
+    data, scales = paged.paged(written, size, layout)
     page, slot = data.any(dim=2).nonzero()[-1].tolist()
     _, base, stride = layout.strides(size)
     channel = int(data[page, slot].nonzero()[0])

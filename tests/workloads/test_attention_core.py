@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dsv4bench.kernels import codec
+from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.layout import FULL_PAGE
 from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.kv_buffer import SparsePrefillKVBuffer
@@ -37,7 +37,7 @@ class Watch:
     def reused_head(self, step, kind, gather, head):
         page_rows, layout = FULL_PAGE // kind.ratio, step.pools.compressed_layout
         fresh = codec.dequantise(
-            *codec.read_rows(step.pools.compressed[kind.kv_source], gather.ids, page_rows, layout), layout
+            *paged.read_rows(step.pools.compressed[kind.kv_source], gather.ids, page_rows, layout), layout
         )
         self.heads[kind.layer] = torch.equal(bits(head.squeeze(1)), bits(fresh))
 
@@ -82,13 +82,13 @@ def keys_of(step, kind, row):
     pools, slots = step.pools, Slots(step.pools.tables)
     req, p = int(step.inputs.req[row]), int(step.inputs.positions[row])
     window = torch.tensor([slots.swa(req, x) for x in range(max(0, p - 127), p + 1)])
-    keys = [codec.dequantise(*codec.read_rows(pools.swa[kind.layer], window, 256, pools.swa_layout), pools.swa_layout)]
+    keys = [codec.dequantise(*paged.read_rows(pools.swa[kind.layer], window, 256, pools.swa_layout), pools.swa_layout)]
     if kind.ratio:
         raw = step.buffers.raw_1 if kind.ratio == 1 else step.buffers.raw_2
         visible = [c for c in raw[row].tolist() if 0 <= c < (p + 1) // kind.ratio]
         chosen = torch.tensor([slots.compressed(req, c, kind.ratio) for c in visible], dtype=torch.int64)
         layout, page = pools.compressed_layout, 256 // kind.ratio
-        rows = codec.read_rows(pools.compressed[kind.kv_source], chosen, page, layout)
+        rows = paged.read_rows(pools.compressed[kind.kv_source], chosen, page, layout)
         keys.append(codec.dequantise(*rows, layout))
     return torch.cat(keys).double()
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dsv4bench.kernels import codec
+from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.layout import INDEX_K
 from dsv4bench.workloads import sources
 from dsv4bench.workloads.batch import Batch, Request
@@ -164,13 +164,13 @@ def test_ratio_2_stores_its_own_latents(compressor):
     odd = (inputs.positions[:LIVE] % 2 == 1).nonzero().flatten()
     latent, group, slots = step.buffers.latent[odd], inputs.positions[odd] - 1, inputs.loc[odd] // 2
     layout = step.pools.compressed_layout
-    found = codec.dequantise(*codec.read_rows(step.pools.compressed[1], slots, 128, layout), layout)
+    found = codec.dequantise(*paged.read_rows(step.pools.compressed[1], slots, 128, layout), layout)
     turned = codec.rotate_tail(latent, freqs, group).bfloat16()
     expected = codec.dequantise(*codec.quantise(turned.float(), layout), layout)
     assert torch.equal(bits(found), bits(expected))
     key = codec.rms_norm((latent.float() @ weights.index_k.float()).bfloat16(), weights.index_k_norm, 1e-20).bfloat16()
     key = codec.fake_quant_index(codec.rotate_tail(key, freqs, group).bfloat16().float())
-    stored = codec.index_unpack(*codec.read_rows(step.pools.index_k[1], slots, 64, INDEX_K))
+    stored = codec.index_unpack(*paged.read_rows(step.pools.index_k[1], slots, 64, INDEX_K))
     torch.testing.assert_close(stored.float(), key.float(), rtol=0, atol=0)
 
 
@@ -207,7 +207,7 @@ def test_padding_writes_nothing(kind, compressor):
     dummies = 1 if compressor == "torch" and kind.ratio == 2 else 0
     compressed = (padded.pools.compressed, padded.pools.compressed_layout, 256 // kind.ratio)
     for caches, layout, page in (compressed, (padded.pools.index_k, INDEX_K, 64)):
-        data, scales = codec.read_rows(caches[kind.layer], torch.arange(dummies, page), page, layout)
+        data, scales = paged.read_rows(caches[kind.layer], torch.arange(dummies, page), page, layout)
         assert not data.any()
         assert not scales.any()
 
@@ -292,7 +292,7 @@ def logits_of(step, kind, row):
     slots = Slots(step.pools.tables)
     seen = [slots.compressed(req, c, kind.ratio) for c in range((position + 1) // kind.ratio)]
     cache = step.pools.index_k[kind.kv_source]
-    keys = codec.index_unpack(*codec.read_rows(cache, torch.tensor(seen, dtype=torch.int64), 64, INDEX_K)).double()
+    keys = codec.index_unpack(*paged.read_rows(cache, torch.tensor(seen, dtype=torch.int64), 64, INDEX_K)).double()
     dots = (keys @ step.buffers.index_q[row].double().T).bfloat16().relu()
     products = (dots.double() * step.buffers.index_weights[row].double()).bfloat16()
     return products.float().sum(1).bfloat16().float()

@@ -6,7 +6,7 @@ from itertools import groupby
 import pytest
 import torch
 
-from dsv4bench.kernels import codec
+from dsv4bench.kernels import codec, paged
 from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.geometry import V41_FLASH_MINI
 from dsv4bench.workloads.step import Piece
@@ -171,7 +171,7 @@ def test_queries_and_window_rows_by_definition(layer):
     torch.testing.assert_close(buffers.q.double(), expected, rtol=2**-6, atol=2**-6)
     window = turned(normed(qkv[:, 32:], weights.kv_norm), step.freqs[kind.ratio], positions)
     layout = step.pools.swa_layout
-    stored = codec.read_rows(step.pools.swa[layer], step.inputs.swa_loc.long(), 256, layout)
+    stored = paged.read_rows(step.pools.swa[layer], step.inputs.swa_loc.long(), 256, layout)
     # e4m3 has 3 bits of mantissa: half a step is 1/16, and below the scale's smallest normal number 2^-10 of the tile
     torch.testing.assert_close(codec.dequantise(*stored, layout).double(), window, rtol=0.08, atol=0.02)
 
