@@ -41,7 +41,7 @@ def run_ncu(request: Request) -> int:
     if request.report is not None:
         return _show_report(request.report, request.form)
     # the command is for a machine with a GPU, wherever it is printed
-    groups = kernel_cells(request.typed, "cuda" if request.ncu else "")
+    groups = kernel_cells(request.typed, elsewhere=request.ncu)
     cells = [cell for group in groups for cell in group]
     if request.ncu:
         for cell in [cell for cell in cells if cell.provider != "torch"] or cells:

@@ -87,12 +87,12 @@ def kernel_names(words: Sequence[str]) -> tuple[str, ...]:
         raise UsageError(error.args[0]) from error
 
 
-def kernel_cells(typed: KernelArguments, device: str = "") -> tuple[KernelGroup, ...]:
+def kernel_cells(typed: KernelArguments, elsewhere: bool = False) -> tuple[KernelGroup, ...]:
     """Return the groups in the order in which they run; UsageError where nothing is left to measure.
 
-    `device` replaces the one that was typed, for cells that run elsewhere.
+    On a CPU there are fewer rows, unless the cells are to run `elsewhere`, on a GPU.
     """
-    device = device or resolve_device(typed.device)
+    device = resolve_device(typed.device)
     names = kernel_names(typed.names)
     rows = number_axis("--rows", typed.rows) if typed.rows else ()
     layouts = word_axis("--kv", typed.kv, tuple(LAYOUTS)) if typed.kv else ()
@@ -105,7 +105,7 @@ def kernel_cells(typed: KernelArguments, device: str = "") -> tuple[KernelGroup,
             for provider in chosen(kernel(name), wanted, device)
         )
         for name in names
-        for case, count, shape in shapes(kernel(name), rows, layouts, device)
+        for case, count, shape in shapes(kernel(name), rows, layouts, "cuda" if elsewhere else device)
         if not typed.case or case in typed.case
     ]
     found = tuple(group for group in groups if group)
