@@ -24,8 +24,8 @@ COLUMNS = (
     Column("regs", ("registers",)),
 )
 NOTE = (
-    "dram, l2, sm: share of the peak that was sustained; warps: active ones of those an SM holds. ncu slows kernels down"
-    " and empties caches and lowers clocks by default: these times stand beside measured ones, never for them"
+    "dram, l2, sm: share of the peak sustained; warps: active ones of those an SM holds. ncu slows kernels down,"
+    " empties caches and lowers clocks by default: these times stand beside measured ones, never for them"
 )
 NAME_WIDTH = 22
 
