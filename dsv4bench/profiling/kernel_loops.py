@@ -19,11 +19,15 @@ LEAST_CALLS = {"cuda": 32, "cpu": 1}  # of a loop: what one graph launch costs i
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """`run` makes `rounds` rounds of all calls, together `calls`; `why_eager` says why a GPU runs them uncaptured."""
+    """`run` makes `rounds` rounds of all calls, together `calls`; `why_eager` says why a GPU runs them uncaptured.
+
+    `kept` are the calls themselves: a graph holds addresses only, so whoever replays it keeps their tensors alive.
+    """
 
     run: Call
     calls: int
     rounds: int
+    kept: tuple[Call, ...]
     why_eager: str | None = None
 
 
@@ -38,11 +42,11 @@ def loop(calls: Sequence[Call], device: torch.device) -> Loop:
 
     pool = open_pool(device)  # its own: a capture that fails may spoil a pool that others use
     if pool is None:
-        return Loop(run, count, rounds)
+        return Loop(run, count, rounds, tuple(calls))
     pieces = [Piece("calls", "segment", run)]
     warm_up(pieces, pool.stream, times=1)
     try:
         captured = capture_full(pieces, pool.stream, pool.handle)
     except CaptureError as error:
-        return Loop(run, count, rounds, str(error).splitlines()[0])
-    return Loop(captured.replay, count, rounds)
+        return Loop(run, count, rounds, tuple(calls), str(error).splitlines()[0])
+    return Loop(captured.replay, count, rounds, tuple(calls))
