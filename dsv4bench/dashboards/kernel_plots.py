@@ -68,7 +68,8 @@ def roofline_figure(timed: Sequence[Timed]) -> Figure:
         axes.set_xlabel("arithmetic intensity, FLOP per byte (modelled least work)")
         axes.set_ylabel("FLOP per second, cold")
         axes.grid(alpha=0.3, which="major")
-        figure.legend(loc="outside right upper", frameon=False, fontsize=FONT_POINTS - 1)
+        if points:
+            figure.legend(loc="outside right upper", frameon=False, fontsize=FONT_POINTS - 1)
         axes.set_title(f"Roofline: {_where(timed[0][0])}", fontsize=FONT_POINTS + 1)
     return figure
 
@@ -107,7 +108,7 @@ def _draw_roofs(axes: Axes, points: Sequence[Timed], memory: float, compute: flo
     intensities = [seen.intensity for _, seen in points] or [ridge]
     low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3
     axes.plot([low, ridge, high], [low * memory, compute, compute], color="black", linewidth=1.2)
-    axes.annotate(format_rate(memory), (low, low * memory), xytext=(6, 4), textcoords="offset points", rotation=0)
+    axes.annotate(format_rate(memory), (low, low * memory), xytext=(14, 0), textcoords="offset points")
     axes.annotate(
         format_flop_rate(compute),
         (high, compute),
@@ -134,7 +135,13 @@ def _draw_bars(axes: Axes, groups: Sequence[Sequence[Timed]]) -> None:
             axes.plot([in_unit(seen.least_ns, scale)] * 2, [place - 0.45, place + 0.45], color="black", linewidth=1.5)
             rate = format_rate(seen.rate) if seen.bound == "memory" else format_flop_rate(seen.rate)
             text = f"{rate}, {seen.share:.0%} of the ceiling"
-            axes.annotate(text, (value, place), xytext=(8, 0), textcoords="offset points", verticalalignment="center")
+            axes.annotate(
+                text,
+                (in_unit(seen.cold.high, scale), place),
+                xytext=(8, 0),
+                textcoords="offset points",
+                verticalalignment="center",
+            )
             place += 1
         place += 1
     axes.set_yticks(ticks, labels)
