@@ -40,18 +40,37 @@ def ue8m0_inverse(byte):
 
 
 @triton.jit
-def e2m1_encode(q):
-    """Return the e2m1 codes u8 (0 to 15) of f32 `q`: ties to the even code, saturating at 6, sign bit kept.
+def _e2m1_sum(magnitude):
+    """Return magnitude + C, at most 6 + C, for the C whose last place is the grid's step: the sum is rounded to it.
 
-    Hopper has no cvt.e2m1. From 1.0 on the code is a float with one mantissa bit: round the f32 bits at bit 22. Below
-    1.0 the grid is 0, 0.5, 1: adding 2^22, whose last place is 0.5, rounds there.
+    The step of e2m1 is 0.5 below 2, 1 below 4 and then 2, and 2^22, 2^23 and 2^24 have these last places. A tie goes to
+    the even multiple of the step, which is the even code.
     """
-    sign = (q.to(tl.uint32, bitcast=True) >> 31) << 3
-    magnitude = tl.minimum(tl.abs(q), 6.0)
-    bits = magnitude.to(tl.uint32, bitcast=True)
-    large = ((bits + 0x1FFFFF + ((bits >> 22) & 1)) >> 22) - 252  # 1.0 has exponent 127 and becomes code 2
-    small = (magnitude + 4194304.0).to(tl.uint32, bitcast=True) & 3
-    return (tl.where(magnitude < 1.0, small, large) | sign).to(tl.uint8)
+    low = tl.minimum(magnitude, 6.0)
+    return low + tl.where(low < 2.0, 4194304.0, tl.where(low < 4.0, 8388608.0, 16777216.0))
+
+
+@triton.jit
+def e2m1_magnitude(magnitude):
+    """Return the e2m1 codes i32 (0 to 7) of f32 that are not negative: ties to the even code, saturating at 6."""
+    bits = _e2m1_sum(magnitude).to(tl.int32, bitcast=True)
+    return (
+        (bits & 7) + (bits >> 22) - 298
+    )  # the exponent tells 2^22 from 2^23 and 2^24, whose codes begin 2 and 4 later
+
+
+@triton.jit
+def e2m1_grid(magnitude):
+    """Return the values 0 to 6 of e2m1 that f32 values, not negative, are rounded to."""
+    total = _e2m1_sum(magnitude)
+    return total - tl.where(total < 8388608.0, 4194304.0, tl.where(total < 16777216.0, 8388608.0, 16777216.0))
+
+
+@triton.jit
+def e2m1_encode(q):
+    """Return the e2m1 codes u8 (0 to 15) of f32 `q`: ties to the even code, saturating at 6, sign bit kept."""
+    sign = (q.to(tl.int32, bitcast=True) >> 28) & 8
+    return (e2m1_magnitude(tl.abs(q)) | sign).to(tl.uint8)
 
 
 @triton.jit
@@ -62,6 +81,16 @@ def e2m1_encode_down(q):
     code += (magnitude > 1.25).to(tl.uint8) + (magnitude > 1.75).to(tl.uint8)
     code += (magnitude > 2.5).to(tl.uint8) + (magnitude > 3.5).to(tl.uint8) + (magnitude > 5.0).to(tl.uint8)
     return tl.where((q < 0.0) & (code > 0), code | 8, code).to(tl.uint8)
+
+
+@triton.jit
+def quotient(x, divisor, inverse):
+    """Return x / divisor correctly rounded, given inverse = RN(1 / divisor); exact but for the sign of a zero.
+
+    One Newton step on the product (Markstein): the remainder is exact in an FMA. A division is three times as long.
+    """
+    guess = x * inverse
+    return tl.fma(tl.fma(guess * -1.0, divisor, x), inverse, guess)
 
 
 @triton.jit
@@ -95,12 +124,6 @@ def ceil_exponent(x):
     """Return as i32 the byte e with 2^(e - 127) the smallest power of two not below `x` (positive, normal)."""
     bits = x.to(tl.int32, bitcast=True)
     return (bits >> 23) + ((bits & 0x7FFFFF) != 0).to(tl.int32)
-
-
-@triton.jit
-def plus_zero(q):
-    """Return `q` with -0.0 turned to +0.0."""
-    return tl.where(q == 0.0, 0.0, q)
 
 
 @triton.jit
@@ -144,10 +167,19 @@ def quantise_fp4(tiles):
 
     Both divisions are true ones: a multiplication by the reciprocal crosses ties.
     """
-    sixth = tl.div_rn(tl.max(tl.abs(tiles), axis=1), 6.0)
+    magnitude = tl.abs(tiles)
+    sixth = tl.div_rn(tl.max(magnitude, axis=1), 6.0)
     scale = e4m3_encode(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0))
-    divisor = tl.broadcast_to(e4m3_decode(scale)[:, None], tiles.shape)
-    return e2m1_encode(tl.div_rn(tiles, divisor)), scale
+    codes = e2m1_magnitude(_scaled_down(magnitude, e4m3_decode(scale)))
+    sign = (tiles.to(tl.int32, bitcast=True) >> 28) & 8
+    return (codes | sign).to(tl.uint8), scale
+
+
+@triton.jit
+def _scaled_down(tiles, scales):
+    """Return tiles f32 [G, n] divided by their scales f32 [G], correctly rounded: one true division a tile."""
+    inverse = tl.broadcast_to(tl.div_rn(1.0, scales)[:, None], tiles.shape)
+    return quotient(tiles, tl.broadcast_to(scales[:, None], tiles.shape), inverse)
 
 
 @triton.jit
@@ -192,11 +224,11 @@ def fake_quant_kv(x):
     The scale comes from maximum * f32(1/6), the code from a true division; -0.0 becomes +0.0, small negatives -0.0.
     """
     tiles = tl.reshape(x, (x.shape[0] * x.shape[1] // 16, 16))
-    sixth = tl.max(tl.abs(tiles), axis=1) * 0.16666667163372040
+    magnitude = tl.abs(tiles)
+    sixth = tl.max(magnitude, axis=1) * 0.16666667163372040
     scale = e4m3_decode(e4m3_encode(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0)))
-    divisor = tl.broadcast_to(scale[:, None], tiles.shape)
-    codes = e2m1_encode(plus_zero(tl.div_rn(tiles, divisor)))
-    return tl.reshape(e2m1_decode(codes) * divisor, x.shape)
+    value = e2m1_grid(_scaled_down(magnitude, scale)) * scale[:, None]
+    return tl.reshape(tl.where(tiles < 0.0, value * -1.0, value), x.shape)
 
 
 @triton.jit
@@ -208,8 +240,8 @@ def fake_quant_index(x):
     tiles = tl.reshape(x, (x.shape[0] * x.shape[1] // 32, 32))
     sixth = tl.maximum(tl.max(tl.abs(tiles), axis=1), 7.052966104933725e-38) * 0.16666667163372040
     scale = ceil_exponent(sixth)
-    codes = e2m1_encode(plus_zero(tiles * ue8m0_inverse(scale)[:, None]))
-    return tl.reshape(e2m1_decode(codes) * ue8m0_decode(scale)[:, None], x.shape)
+    value = e2m1_grid(tl.abs(tiles) * ue8m0_inverse(scale)[:, None]) * ue8m0_decode(scale)[:, None]
+    return tl.reshape(tl.where(tiles < 0.0, value * -1.0, value), x.shape)
 
 
 @triton.jit
