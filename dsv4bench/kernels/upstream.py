@@ -30,6 +30,7 @@ ALONE = {
     "compress_pool": "SGLang has these operations in methods of its state pool",
     "extend_offsets": "SGLang fills the tensor with slices and copies in its attention backend",
     "chunk_gather": "SGLang builds the list from its page table with torch operations in its attention backend",
+    "remap_holes": "SGLang remaps with one torch operation in its attention backend",
     "window_slots": "SGLang's builder reads one slot a token, knows no padded rows, and makes the lengths elsewhere",
     "compressed_slots": "SGLang's top-k kernels translate what they select themselves",
 }

@@ -56,6 +56,10 @@ def _norm_rope_store(t: Tensors, store: Function) -> None:
     store(*rows, t["cache"], t["page_size"], layout_name(t["layout"]))
 
 
+def _refuses_uniform_window(t: Tensors) -> str | None:
+    return "its writer of uniform rows skips none" if t["layout"] == UNIFORM_FP8 else None
+
+
 def _refuses_rotated_v4(t: Tensors) -> str | None:
     rotated = t["freqs"] is not None and t["layout"] == V4
     return "the V4 store takes rows that are rotated already" if rotated else None
@@ -66,6 +70,14 @@ def _store(t: Tensors, store: Function) -> None:
     freqs = None if t["freqs"] is None else t["freqs"][t["positions"]]
     options = {"page_size": t["page_size"], "layout": layout_name(t["layout"])}
     store(t["x"], t["cache"], t["loc"], type="flashmla", freqs_cis=freqs, **options)
+
+
+def _index_store_fp8(t: Tensors, store: Function) -> None:
+    store(t["x"], t["cache"], t["loc"], type="indexer", page_size=t["page_size"])
+
+
+def _gather_requant(t: Tensors, gather: Function) -> None:
+    gather(t["cache"], t["ids"], t["page_size"], extra_rows=len(t["out"]) - len(t["ids"]), out=t["out"])
 
 
 def _fake_quant(t: Tensors, rotated: Function, of_keys: Function, of_rows: Function) -> Results:
@@ -141,7 +153,14 @@ def _compress_pool_decode(t: Tensors, pool: Function) -> Results:
 ADAPTERS = (
     Adapter("rms_norm", SGLANG, ("sglang.kernels.ops.layernorm.norm:rmsnorm",), _rms_norm, "x", refuses=_refuses_width),
     Adapter("rope", SGLANG, (f"{DSV4}.norm_rope:fused_rope_inplace",), _rope, "x"),
-    Adapter("norm_rope_store", SGLANG, (f"{DSV4}.norm_rope:fused_k_norm_rope_flashmla",), _norm_rope_store, "kv"),
+    Adapter(
+        "norm_rope_store",
+        SGLANG,
+        (f"{DSV4}.norm_rope:fused_k_norm_rope_flashmla",),
+        _norm_rope_store,
+        "kv",
+        refuses=_refuses_uniform_window,
+    ),
     Adapter(
         "store",
         SGLANG,
@@ -149,6 +168,21 @@ ADAPTERS = (
         _store,
         "x",
         refuses=first_of(_refuses_rotated_v4, needs_dense("x")),
+    ),
+    Adapter(
+        "index_store_fp8",
+        SGLANG,
+        (f"{DSV4}.attn:fused_store_cache",),
+        _index_store_fp8,
+        "x",
+        refuses=needs_dense("x"),
+    ),
+    Adapter(
+        "gather_requant",
+        SGLANG,
+        (f"{DSV4}.dequant_k_cache:gather_dequant_requant_fp8_paged_dsv4",),
+        _gather_requant,
+        "out",
     ),
     Adapter(
         "fake_quant",

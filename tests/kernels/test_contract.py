@@ -88,10 +88,10 @@ def places(tensors: Tensors, written: torch.Tensor) -> dict[str, tuple[int, ...]
     layout, size = tensors.get("layout", INDEX_K), tensors["page_size"]
     data, scales = paged.paged(written, size, layout)
     page, slot = data.any(dim=2).nonzero()[-1].tolist()
-    _, base, stride = layout.strides(size)
+    data_stride, base, stride = layout.strides(size)
     channel = int(data[page, slot].nonzero()[0])
     scale = int(scales[page, slot].nonzero()[0])
-    return {"data": (page, slot * layout.data_bytes + channel), "scale": (page, base + slot * stride + scale)}
+    return {"data": (page, slot * data_stride + channel), "scale": (page, base + slot * stride + scale)}
 
 
 WRITERS = [
@@ -100,6 +100,8 @@ WRITERS = [
         ("norm_rope_store", 0, "v4", 1),
         ("norm_rope_store", 1, "v41", 1),
         ("norm_rope_store", 2, "fp4", 16),
+        ("norm_rope_store", 3, "v41_new", 1),
+        ("norm_rope_store", 4, "fp4_new", 16),
         ("compress_c1", 0, "fp4", 16),
         ("compress_c1", 1, "v41", None),
         ("compress_c1", 2, "v4", None),

@@ -20,6 +20,7 @@ from tests.kernels.upstream_fakes import PARAMETERS
 
 # the examples that a package cannot run, and why
 REFUSED = {
+    ("norm_rope_store", "sglang"): {5: "its writer of uniform rows skips none"},
     ("dequant", "sglang"): {6: "has no dequantiser of uniform rows"},
     ("index_logits", "sglang"): {
         0: "takes a power of two of heads, at least 16, not 4",
@@ -125,6 +126,7 @@ REFUSALS = {
     "width of a norm": ("rms_norm", {"x": torch.zeros(2, 320)}, "takes rows of 64, 128, or a multiple of 256"),
     "rotated V4 rows": ("store", {"freqs": torch.zeros(1, 64)}, "the V4 store takes rows that are rotated already"),
     "rows with gaps": ("store", {"x": torch.zeros(4, 600)[:, :512]}, "x must be contiguous, not with strides (600, 1)"),
+    "index rows with gaps": ("index_store_fp8", {"x": torch.zeros(4, 160)[:, :128]}, "x must be contiguous"),
     "c1 rows with gaps": ("compress_c1", {"kv": torch.zeros(4, 600)[:, :512]}, "kv must be contiguous"),
     "c2 rows with gaps": ("compress_c2", {"kv_score": torch.zeros(4, 1100)[:, :1024]}, "kv_score must be contiguous"),
     "keys with gaps": ("index_key", {"k": torch.zeros(4, 160)[:, :128]}, "k must be contiguous"),

@@ -34,6 +34,9 @@ PARAMETERS = {
     f"{DSV4}.dequant_k_cache:dequantize_k_cache_paged_dsv4": (
         "quant_k_cache, page_table_1_flattened, page_size, out=None, layout=None"
     ),
+    f"{DSV4}.dequant_k_cache:gather_dequant_requant_fp8_paged_dsv4": (
+        "quant_k_cache, page_table_1_flattened, page_size, extra_rows=0, out=None"
+    ),
     f"{DSV4}.dequant_k_cache:_dequantize_k_cache_paged_v41_fp8_kernel": (
         "output_ptr, buf_fp8_ptr, buf_uint8_ptr, page_table_ptr, output_stride_0, BYTES_PER_PAGE, PAGE_SIZE,"
         " DATA_BYTES, SCALE_BYTES, TILE_SIZE, DATA_STRIDE, SCALE_BASE, SCALE_STRIDE, IS_HIP"
@@ -154,6 +157,10 @@ def fused_k_norm_rope_flashmla(a):
 def fused_store_cache(a):
     demand(a.input, "bf16")
     demand(a.indices, "i32|i64")
+    if a.type == "indexer":
+        assert (a.layout, a.freqs_cis) == (None, None)
+        reference("index_store_fp8", x=a.input, loc=a.indices, cache=a.cache, page_size=a.page_size)
+        return
     assert a.type == "flashmla"
     positions = None
     if a.freqs_cis is not None:
@@ -189,6 +196,14 @@ def dequantize_k_cache_paged_dsv4(a):
     demand(a.page_table_1_flattened, "i32|i64")
     tensors = {"cache": a.quant_k_cache, "ids": a.page_table_1_flattened, "page_size": a.page_size}
     reference("dequant", **tensors, layout=layout_of("v4"), out=a.out)
+
+
+def gather_dequant_requant_fp8_paged_dsv4(a):
+    demand(a.quant_k_cache, "u8")
+    ids, out = a.page_table_1_flattened, a.out
+    demand(ids, "i32|i64")
+    assert out.shape == (len(ids) + a.extra_rows, 1, 512)
+    reference("gather_requant", cache=a.quant_k_cache, ids=ids, page_size=a.page_size, out=out)
 
 
 def _dequantize_kernel(a):

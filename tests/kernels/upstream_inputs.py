@@ -13,8 +13,8 @@ from dsv4bench.kernels.paged import code_gaps, paged
 
 
 def without_extreme_scales(tensors):
-    """V4's dequantiser takes 2^(byte - 127) from the exponential: infinity for byte 255, and 0 may come of byte 0."""
-    if tensors["layout"] == V4:
+    """V4's dequantisers take 2^(byte - 127) from the exponential: infinity for byte 255, and 0 may come of byte 0."""
+    if tensors.get("layout", V4) == V4:
         _, scales = paged(tensors["cache"], tensors["page_size"], V4)
         scales.clamp_(1, 254)
     return tensors
@@ -31,7 +31,12 @@ def distinct(tensors):
     return tensors
 
 
-INPUTS = {"dequant": without_extreme_scales, "index_topk": distinct, "index_candidates": distinct}
+INPUTS = {
+    "dequant": without_extreme_scales,
+    "gather_requant": without_extreme_scales,
+    "index_topk": distinct,
+    "index_candidates": distinct,
+}
 ROTATED = "upstream leaves the order of the rotation's FMAs to the compiler (specification 9.1)"
 OUTPUTS = {
     "store": {"cache": Tolerance(share=0.999, gaps=code_gaps, because=ROTATED)},
