@@ -11,7 +11,8 @@ p, with the state of p - 1 as its partner, the old one:
 The partner is the previous row of the batch if that is live, of the same request and at p - 1. Otherwise an earlier
 chunk parked it in `ring`, at row req * ring_size + (p - 1) % ring_size. Rows at even positions pool nothing, and their
 latents stay untouched. Then the last `ring_size` rows of each request are parked, padding apart, at row req * ring_size
-+ p % ring_size. That is a second launch: a chunk that begins odd and ends even reads the ring row that it overwrites.
++ p % ring_size. A chunk that begins odd and ends even reads the ring row that it overwrites; only its first row does,
+so one program has both, and one launch is enough. A request has one run of rows; every live row belongs to one.
 
 Shapes: kv_score [T, 1024] f32 (row stride free), ring [rows, 1024] f32, weight [512] bf16, eps an f32 number, freqs
 [M, 64] f32 (cosine, sine interleaved), positions i32|i64 [T], req i64 [T], loc i32|i64 [T] (full slots, 0 on padding),
@@ -33,7 +34,15 @@ from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
 from dsv4bench.kernels.paged import compressed_code_gaps
 from dsv4bench.kernels.paged_triton import paged_constants
 from dsv4bench.kernels.pair_pooling import STATE_DIM, check_pair_values, expect_pair_arguments, pool, store_pooled
-from dsv4bench.kernels.pair_pooling_triton import PAIR_WARPS, STATE, load_state, pool_pair, store_pooled_row
+from dsv4bench.kernels.pair_pooling_triton import (
+    PAIR_WARPS,
+    STATE,
+    begins_a_request,
+    load_state,
+    park_newest,
+    pool_pair,
+    store_pooled_row,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +164,7 @@ def cost(tensors: Tensors) -> Cost:
 
 
 @triton.jit
-def _pool_and_store(
+def _compress_c2(
     kv_score_ptr,
     kv_score_stride,
     ring_ptr,
@@ -165,60 +174,62 @@ def _pool_and_store(
     positions_ptr,
     req_ptr,
     loc_ptr,
+    starts_ptr,
+    lens_ptr,
     cache_ptr,
     latent_ptr,
+    requests,
     RING: tl.constexpr,
     LAYOUT: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     PAGE_BYTES: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
+    """The first programs have a request each, its first row and its newest rows; then every other row has one.
+
+    Of a request's rows only the first may read the ring, so the program that overwrites the ring has read it before.
+    """
+    program = tl.program_id(0)
+    has_request = program < requests
+    length = tl.load(lens_ptr + program, mask=has_request, other=0)
+    if has_request & (length == 0):
+        return
+    start = tl.load(starts_ptr + program, mask=has_request, other=0)
+    row = tl.where(has_request, start, program - requests).to(tl.int64)
     loc = tl.load(loc_ptr + row).to(tl.int64)
     position = tl.load(positions_ptr + row).to(tl.int64)
-    if (loc == 0) | (position % 2 == 0):
-        return
     req = tl.load(req_ptr + row)
     exists = row > 0
     req_before = tl.load(req_ptr + row - 1, mask=exists, other=-1)
     position_before = tl.load(positions_ptr + row - 1, mask=exists, other=-1)
     loc_before = tl.load(loc_ptr + row - 1, mask=exists, other=0)
     here = (loc_before != 0) & (req_before == req) & (position_before == position - 1)
-    parked = req * RING + (position - 1) % RING
-    new_ptr = kv_score_ptr + row * kv_score_stride
-    old_ptr = tl.where(here, new_ptr - kv_score_stride, ring_ptr + parked * STATE)
-    kv_new, score_new = load_state(new_ptr)
-    kv_old, score_old = load_state(old_ptr)
-    pooled = pool_pair(kv_old, score_old, kv_new, score_new)
-    store_pooled_row(
-        pooled,
-        row,
-        position - 1,
-        loc >> 1,
-        weight_ptr,
-        eps,
-        freqs_ptr,
-        cache_ptr,
-        latent_ptr,
-        LAYOUT,
-        PAGE_SIZE,
-        PAGE_BYTES,
-    )
-
-
-@triton.jit
-def _park(
-    kv_score_ptr, kv_score_stride, ring_ptr, positions_ptr, req_ptr, loc_ptr, starts_ptr, lens_ptr, RING: tl.constexpr
-):
-    back = tl.program_id(0)
-    length = tl.load(lens_ptr + tl.program_id(1))
-    if back >= length:
-        return
-    row = (tl.load(starts_ptr + tl.program_id(1)) + length - 1 - back).to(tl.int64)
-    if tl.load(loc_ptr + row) == 0:
-        return
-    slot = tl.load(req_ptr + row) * RING + tl.load(positions_ptr + row) % RING
-    channel = tl.arange(0, STATE)
-    tl.store(ring_ptr + slot * STATE + channel, tl.load(kv_score_ptr + row * kv_score_stride + channel))
+    pools = (loc != 0) & (position % 2 == 1)
+    if pools & (here == 0) & (has_request == 0):
+        pools = begins_a_request(row, starts_ptr, lens_ptr, requests) == 0  # another program has that row
+    if pools:
+        parked = req * RING + (position - 1) % RING
+        new_ptr = kv_score_ptr + row * kv_score_stride
+        old_ptr = tl.where(here, new_ptr - kv_score_stride, ring_ptr + parked * STATE)
+        kv_new, score_new = load_state(new_ptr)
+        kv_old, score_old = load_state(old_ptr)
+        pooled = pool_pair(kv_old, score_old, kv_new, score_new)
+        store_pooled_row(
+            pooled,
+            row,
+            position - 1,
+            loc >> 1,
+            weight_ptr,
+            eps,
+            freqs_ptr,
+            cache_ptr,
+            latent_ptr,
+            LAYOUT,
+            PAGE_SIZE,
+            PAGE_BYTES,
+        )
+    if has_request:
+        tl.debug_barrier()  # every thread has read the ring
+        park_newest(kv_score_ptr, kv_score_stride, ring_ptr, positions_ptr, req, loc_ptr, row, length, RING)
 
 
 def check(tensors: Tensors) -> None:
@@ -239,35 +250,25 @@ def check_values(tensors: Tensors) -> None:
 
 
 def build_triton(tensors: Tensors) -> Call:
-    """Launch one program a row to pool and store, then one a ring row and request to park."""
+    """Launch one program a request, which pools its first row and parks its newest, and one a row for the others."""
     check(tensors)
-    kv_score, ring = tensors["kv_score"], tensors["ring"]
-    positions, req, loc = tensors["positions"], tensors["req"], tensors["loc"]
-    starts, lens, ring_size = tensors["starts"], tensors["lens"], tensors["ring_size"]
+    kv_score, starts = tensors["kv_score"], tensors["starts"]
+    rows, requests = kv_score.shape[0], len(starts)
     constants = paged_constants(tensors["layout"], tensors["page_size"])
 
     def call() -> None:
-        if kv_score.shape[0] == 0:
-            return
-        _pool_and_store[(kv_score.shape[0],)](
-            kv_score,
-            kv_score.stride(0),
-            ring,
-            tensors["weight"],
-            tensors["eps"],
-            tensors["freqs"],
-            positions,
-            req,
-            loc,
-            tensors["cache"],
-            tensors["latent"],
-            RING=ring_size,
-            **constants,
-            num_warps=PAIR_WARPS,
-        )
-        _park[(ring_size, len(starts))](
-            kv_score, kv_score.stride(0), ring, positions, req, loc, starts, lens, RING=ring_size, num_warps=2
-        )
+        if rows:
+            _compress_c2[(rows + requests,)](
+                kv_score,
+                kv_score.stride(0),
+                *(tensors[name] for name in ("ring", "weight", "eps", "freqs", "positions", "req", "loc")),
+                starts,
+                *(tensors[name] for name in ("lens", "cache", "latent")),
+                requests,
+                RING=tensors["ring_size"],
+                **constants,
+                num_warps=PAIR_WARPS,
+            )
 
     return call
 

@@ -57,3 +57,31 @@ def store_pooled_row(
     live = one == 0
     rotated = round_bf16(rotate_tail(latent, freqs_ptr, position + one, live, False))
     store_compressed_rows(cache_ptr, slot + one, live, rotated, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+
+
+@triton.jit
+def begins_a_request(row, starts_ptr, lens_ptr, requests):
+    """Return as i32 whether some request's rows begin at `row`."""
+    found = 0
+    for begin in range(0, requests, 64):
+        column = begin + tl.arange(0, 64)
+        length = tl.load(lens_ptr + column, mask=column < requests, other=0)
+        start = tl.load(starts_ptr + column, mask=column < requests, other=-1)
+        found += tl.max(((start == row) & (length > 0)).to(tl.int32), axis=0)
+    return found
+
+
+@triton.jit
+def park_newest(
+    kv_score_ptr, kv_score_stride, ring_ptr, positions_ptr, req, loc_ptr, start, length, RING: tl.constexpr
+):
+    """Copy a request's last `RING` rows, padding apart, to their rows of the ring."""
+    channel = tl.arange(0, STATE)
+    for back in tl.static_range(RING):
+        row = start + length - 1 - back
+        inside = length - back > 0
+        kept = inside & (tl.load(loc_ptr + row, mask=inside, other=0) != 0)
+        every = channel < tl.where(kept, STATE, 0)
+        slot = req * RING + tl.load(positions_ptr + row, mask=kept, other=0).to(tl.int64) % RING
+        state = tl.load(kv_score_ptr + row * kv_score_stride + channel, mask=every, other=0.0)
+        tl.store(ring_ptr + slot * STATE + channel, state, mask=every)
