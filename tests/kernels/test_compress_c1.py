@@ -5,7 +5,7 @@ import torch
 
 from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.compress_c1 import KERNEL, Shape, cost
-from dsv4bench.kernels.layout import LAYOUTS, UNIFORM_FP8, V4, V41, V41_FP4
+from dsv4bench.kernels.layout import LAYOUTS, UNIFORM_FP8, V4, V41, V41_FP4, V41_FP4_NEW
 from tests.kernels import golden
 from tests.kernels.exact_rows import identity_table, turning_table, unit_row
 
@@ -71,10 +71,11 @@ def test_a_uniform_cache_takes_the_fake_quantised_row(run):
     assert data[:16] == bytes.fromhex("30b0008038b840c0440000 30b04ccc38")
 
 
-def test_an_fp4_cache_rounds_once(run):
+@pytest.mark.parametrize("layout", [V41_FP4, V41_FP4_NEW], ids=lambda layout: layout.name)
+def test_an_fp4_cache_rounds_once(run, layout):
     """Specification A.4: -0.0 keeps its sign here, which a fake quantisation in between would clear."""
-    got = run(**tensors(unit_row(golden.VALUES, 512)[None], [7], V41_FP4))
-    data, scales = slot(got["cache"], 7, V41_FP4)
+    got = run(**tensors(unit_row(golden.VALUES, 512)[None], [7], layout))
+    data, scales = slot(got["cache"], 7, layout)
     assert data[:8] == bytes.fromhex(golden.FP4_BYTES)
     assert scales[0] == golden.FP4_SCALE
 
