@@ -41,19 +41,21 @@ def ue8m0_inverse(byte):
 
 @triton.jit
 def _e2m1_sum(magnitude):
-    """Return magnitude + C, at most 6 + C, for the C whose last place is the grid's step: the sum is rounded to it.
+    """Return (C + magnitude, C), the magnitude at most 6, for the C whose last place is the grid's step.
 
-    The step of e2m1 is 0.5 below 2, 1 below 4 and then 2, and 2^22, 2^23 and 2^24 have these last places. A tie goes to
-    the even multiple of the step, which is the even code.
+    The step of e2m1 is 0.5 below 2, 1 below 4 and then 2, and 2^22, 2^23 and 2^24 have these last places, to which the
+    sum is rounded. A tie goes to the even multiple of the step, which is the even code.
     """
     low = tl.minimum(magnitude, 6.0)
-    return low + tl.where(low < 2.0, 4194304.0, tl.where(low < 4.0, 8388608.0, 16777216.0))
+    step = tl.where(low < 2.0, 4194304.0, tl.where(low < 4.0, 8388608.0, 16777216.0))
+    return low + step, step
 
 
 @triton.jit
 def e2m1_magnitude(magnitude):
     """Return the e2m1 codes i32 (0 to 7) of f32 that are not negative: ties to the even code, saturating at 6."""
-    bits = _e2m1_sum(magnitude).to(tl.int32, bitcast=True)
+    total, _ = _e2m1_sum(magnitude)
+    bits = total.to(tl.int32, bitcast=True)
     return (
         (bits & 7) + (bits >> 22) - 298
     )  # the exponent tells 2^22 from 2^23 and 2^24, whose codes begin 2 and 4 later
@@ -62,8 +64,8 @@ def e2m1_magnitude(magnitude):
 @triton.jit
 def e2m1_grid(magnitude):
     """Return the values 0 to 6 of e2m1 that f32 values, not negative, are rounded to."""
-    total = _e2m1_sum(magnitude)
-    return total - tl.where(total < 8388608.0, 4194304.0, tl.where(total < 16777216.0, 8388608.0, 16777216.0))
+    total, step = _e2m1_sum(magnitude)
+    return total - step
 
 
 @triton.jit
@@ -145,7 +147,7 @@ def quantise_v4(tiles):
     The floor of 1e-4 stands under the maximum, before the division.
     """
     largest = tl.maximum(tl.max(tl.abs(tiles), axis=1), 1e-4)
-    scale = ceil_exponent(tl.div_rn(largest, 448.0))
+    scale = ceil_exponent(quotient(largest, 448.0, 0.0022321429569274187))
     return e4m3_encode(tiles * ue8m0_inverse(scale)[:, None]), scale.to(tl.uint8)
 
 
@@ -168,7 +170,7 @@ def quantise_fp4(tiles):
     Both divisions are true ones: a multiplication by the reciprocal crosses ties.
     """
     magnitude = tl.abs(tiles)
-    sixth = tl.div_rn(tl.max(magnitude, axis=1), 6.0)
+    sixth = quotient(tl.max(magnitude, axis=1), 6.0, 0.16666667163372040)
     scale = e4m3_encode(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0))
     codes = e2m1_magnitude(_scaled_down(magnitude, e4m3_decode(scale)))
     sign = (tiles.to(tl.int32, bitcast=True) >> 28) & 8
@@ -177,15 +179,16 @@ def quantise_fp4(tiles):
 
 @triton.jit
 def _scaled_down(tiles, scales):
-    """Return tiles f32 [G, n] divided by their scales f32 [G], correctly rounded: one true division a tile."""
-    inverse = tl.broadcast_to(tl.div_rn(1.0, scales)[:, None], tiles.shape)
-    return quotient(tiles, tl.broadcast_to(scales[:, None], tiles.shape), inverse)
+    """Return tiles f32 [G, n] divided by their scales f32 [G], correctly rounded."""
+    guess = 1.0 / scales
+    inverse = tl.fma(tl.fma(guess * -1.0, scales, 1.0), guess, guess)  # rounded correctly: a scale has four bits
+    return quotient(tiles, scales[:, None], inverse[:, None])
 
 
 @triton.jit
 def index_scale(tiles):
     """Return as i32 [G] the ue8m0 bytes of tiles f32 [G, 32] of an index row: the floor stands under the quotient."""
-    sixth = tl.maximum(tl.div_rn(tl.max(tl.abs(tiles), axis=1), 6.0), 1e-4)
+    sixth = tl.maximum(quotient(tl.max(tl.abs(tiles), axis=1), 6.0, 0.16666667163372040), 1e-4)
     return tl.minimum(tl.maximum(ceil_exponent(sixth), 1), 254)
 
 
