@@ -35,11 +35,10 @@ def run_digest(typed: KernelArguments, a: str, b: str, control: float | None, fo
         folder = Path(name)
         trees = [_tree(text, folder / side, f"--{side}-src") for side, text in (("a", a), ("b", b))]
         save_jobs(cells, folder / "jobs.pt")
-        outcomes = [_outcomes(tree, folder, "jobs.pt", f"{side}") for side, tree in zip("ab", trees, strict=True)]
-        perturbed = None
         if control is not None:
             save_jobs(cells, folder / "control.pt", control)
-            perturbed = _outcomes(trees[1], folder, "control.pt", "control")
+        outcomes = [_outcomes(tree, folder, "jobs.pt", side) for side, tree in zip("ab", trees, strict=True)]
+        perturbed = None if control is None else _outcomes(trees[1], folder, "control.pt", "control")
     rows = digest_rows([subject(cell) for cell in cells], outcomes[0], outcomes[1], perturbed)
     wrong = complaints(rows, control is not None)
     _print(rows, a or OWN_TREE, b or OWN_TREE, wrong, form)

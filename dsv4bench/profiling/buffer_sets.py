@@ -14,10 +14,11 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.contract import Cost
-from dsv4bench.units import KIB, MIB
+from dsv4bench.units import GIB, KIB, MIB
 
 TIMES_L2 = 3
 MOST_SETS = 1024
+MOST_BYTES = {"cuda": 16 * GIB, "cpu": 64 * MIB}  # of all sets: a call may touch little of what its tensors hold
 CPU_L2 = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")
 CPU_L2_UNKNOWN_BYTES = 1 * MIB
 Tensors = dict[str, Any]
@@ -37,9 +38,13 @@ def set_bytes(tensors: Tensors) -> int:
     return sum(value.numel() * value.element_size() for value in tensors.values() if isinstance(value, torch.Tensor))
 
 
-def sets_needed(touched_bytes: int, cache_bytes: int) -> int:
-    """Return how many sets exceed `TIMES_L2` caches if a call touches so many bytes: from 2 to `MOST_SETS`."""
-    return min(MOST_SETS, max(2, math.ceil(TIMES_L2 * cache_bytes / max(1, touched_bytes))))
+def sets_needed(tensors: Tensors, touched_bytes: int, cache_bytes: int, device: torch.device) -> int:
+    """Return how many sets exceed `TIMES_L2` caches if a call touches so many bytes of its tensors.
+
+    At least 2, at most `MOST_SETS`, and no more than fit in `MOST_BYTES`.
+    """
+    fitting = min(MOST_SETS, MOST_BYTES[device.type] // max(1, set_bytes(tensors)))
+    return max(2, min(fitting, math.ceil(TIMES_L2 * cache_bytes / max(1, touched_bytes))))
 
 
 def touched_bytes(tensors: Tensors, cost: Cost) -> int:

@@ -127,7 +127,7 @@ class KernelRun:
         """Make the buffer sets, a cold and a hot loop of every provider, and the loops of the ceilings."""
         device, cost = self.session.device, self._cost()
         first = self.kernel.inputs(self.shape, torch.Generator(device).manual_seed(self.lanes[0].cell.seed))
-        self.sets = rotation(first, sets_needed(touched_bytes(first, cost), l2_bytes(device)))
+        self.sets = rotation(first, sets_needed(first, touched_bytes(first, cost), l2_bytes(device), device))
         for lane in self.living():
             with ending(lane):
                 calls = [lane.cell.of().to_time(tensors) for tensors in self.sets]
@@ -218,7 +218,7 @@ def measure_best(session: Session) -> Best:
 def mover_loop(mover: Mover, device: torch.device) -> Loop:
     """Return a mover's loop over buffer sets that exceed the L2, as a kernel's cold loop does."""
     first = mover.tensors(device)
-    sets = rotation(first, sets_needed(set_bytes(first), l2_bytes(device)))
+    sets = rotation(first, sets_needed(first, set_bytes(first), l2_bytes(device), device))
     return loop([mover.build(tensors) for tensors in sets], device)
 
 

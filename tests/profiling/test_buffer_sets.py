@@ -15,7 +15,13 @@ from dsv4bench.profiling.buffer_sets import MOST_SETS, copied, l2_bytes, restore
     [(100, 100, 3), (101, 100, 3), (99, 100, 4), (1000, 100, 2), (0, 10**9, MOST_SETS), (1, 10**6, MOST_SETS)],
 )
 def test_the_sets_together_exceed_three_caches(touched, cache, count):
-    assert sets_needed(touched, cache) == count
+    assert sets_needed({}, touched, cache, torch.device("cuda")) == count
+
+
+@pytest.mark.parametrize(("mib", "count"), [(1, 64), (16, 4), (1000, 2)])
+def test_the_sets_fit_in_memory_though_a_call_touches_little(mib, count):
+    held = {"cache": torch.empty(mib * 1024**2, dtype=torch.uint8)}
+    assert sets_needed(held, 1, 10**9, torch.device("cpu")) == count
 
 
 def test_a_set_counts_its_elements_and_no_more_than_a_call_touches():
