@@ -34,6 +34,9 @@ SHARED_BY_KERNELS = {
     "pair_pooling",
     "pair_pooling_triton",
     "row_triton",
+    "sparse_attention_gluon",
+    "window_pooling",
+    "window_pooling_triton",
 }
 BANNED_FILE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}
 READS_ENVIRONMENT = {"tests/conftest.py", "tests/interpreter.py"}

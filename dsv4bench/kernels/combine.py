@@ -24,7 +24,7 @@ from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel,
 from dsv4bench.kernels.jit import tl, triton
 
 COLUMNS = 128  # the width of `indices` is a multiple of this (specification 6.4)
-ROWS_PER_PROGRAM = 4
+FEW_ROWS = 2048  # up to here a program has one row and one warp, beyond it two of each (measured on an H200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +186,18 @@ def _combine(
 
 
 def build_triton(tensors: Tensors) -> Call:
-    """Launch one program per four rows; ValueError when `indices` is not a whole number of 128-column blocks wide."""
+    """Launch one program per row or two; ValueError when `indices` is not a whole number of 128-column blocks wide."""
     raw, indices = tensors["raw"], tensors["indices"]
     rows, columns = indices.shape
     requests = tensors["seq_lens"].numel()
+    program_rows = 1 if rows <= FEW_ROWS else 2
     if columns != width(tensors["topk"], tensors["window"]):
         raise ValueError(f"indices has {columns} columns, expected {width(tensors['topk'], tensors['window'])}")
     names = ("query_start", "positions", "seq_lens", "gather_lens", "compressed_bases", "swa_bases")
 
     def call() -> None:
         if rows:
-            _combine[(triton.cdiv(rows, ROWS_PER_PROGRAM),)](
+            _combine[(triton.cdiv(rows, program_rows),)](
                 raw,
                 0 if raw is None else raw.stride(0),
                 *(tensors[name] for name in names),
@@ -209,10 +210,10 @@ def build_triton(tensors: Tensors) -> Call:
                 WINDOW=tensors["window"],
                 RATIO=tensors["ratio"],
                 STEPS=requests.bit_length(),
-                ROWS=ROWS_PER_PROGRAM,
+                ROWS=program_rows,
                 WIDTH=columns,
                 BLOCK=COLUMNS,
-                num_warps=4,
+                num_warps=program_rows,
             )
 
     return call

@@ -17,11 +17,12 @@ Call = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a provider needs: a device type, packages that must be importable, a compute capability."""
+    """What a provider needs: a device type, packages, a least compute capability, or one generation and no other."""
 
     device: Literal["any", "cuda"] = "any"
     packages: tuple[str, ...] = ()
     capability: tuple[int, int] | None = None
+    generation: int | None = None
 
     def why_not(self, device: str) -> str | None:
         """Return one sentence saying why this cannot run on `device` ("cpu" or "cuda"), or None if it can."""
@@ -35,6 +36,10 @@ class Needs:
             if have < self.capability:
                 need = ".".join(map(str, self.capability))
                 return f"needs compute capability {need}, this device has {have[0]}.{have[1]}"
+        if self.generation is not None and device == "cuda":
+            major, minor = torch.cuda.get_device_capability()
+            if major != self.generation:
+                return f"made for compute capability {self.generation}.x, this device has {major}.{minor}"
         return None
 
 
@@ -188,3 +193,5 @@ def torch_provider(reference: Callable[..., None]) -> Provider:
 
 # the conversions to and from e4m3 (PTX cvt.e4m3x2) begin with compute capability 8.9
 TRITON = Needs(device="cuda", packages=("triton",), capability=(8, 9))
+# Gluon kernels use instructions that one generation has: warpgroup products and their barriers on Hopper
+HOPPER = Needs(device="cuda", packages=("triton",), generation=9)

@@ -35,7 +35,7 @@ from dsv4bench.kernels.paged_triton import (
     slot_offsets,
 )
 
-LAUNCH = {"v4": (8, 4), "v41": (8, 4), "fp4": (4, 2), "uniform": (8, 4)}  # rows of a program and its warps
+LAUNCH = {"v4": (4, 1), "v41": (8, 4), "fp4": (4, 2), "uniform": (8, 4)}  # rows of a program and its warps
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from dsv4bench.kernels.paged import shuffled_pages
 from dsv4bench.kernels.paged_triton import encoding_of, paged_constants, store_rows
 from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
 
-PROGRAM_ROWS = 4
+LAUNCH = {"v4": (1, 1), "v41": (2, 2), "fp4": (1, 1), "uniform": (2, 2)}  # rows of a program and its warps
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,18 +151,30 @@ def check_values(tensors: Tensors) -> None:
 
 
 def build_triton(tensors: Tensors) -> Call:
-    """Return the launch of the Triton kernel: four rows a program, one warp each."""
+    """Return the launch of the Triton kernel: rows a program as measured on an H200."""
     check(tensors)
     kv, weight, eps, cache, layout = (tensors[name] for name in ("kv", "weight", "eps", "cache", "layout"))
     freqs, positions, loc = tensors["freqs"], tensors["positions"], tensors["loc"]
     rows = kv.shape[0]
     constants = paged_constants(layout, tensors["page_size"])
-    grid = (triton.cdiv(rows, PROGRAM_ROWS),)
+    program_rows, warps = LAUNCH[tensors["layout"].encoding]
+    grid = (triton.cdiv(rows, program_rows),)
 
     def launch() -> None:
         if rows:
             _norm_rope_store[grid](
-                kv, weight, eps, freqs, positions, loc, cache, rows, kv.stride(0), **constants, ROWS=PROGRAM_ROWS
+                kv,
+                weight,
+                eps,
+                freqs,
+                positions,
+                loc,
+                cache,
+                rows,
+                kv.stride(0),
+                **constants,
+                ROWS=program_rows,
+                num_warps=warps,
             )
 
     return launch

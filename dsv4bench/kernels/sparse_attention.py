@@ -18,13 +18,26 @@ from typing import Any
 
 import torch
 
+from dsv4bench.kernels.arguments import BF16, F32, I32, expect_range, expect_tensor
 from dsv4bench.kernels.attend import attend
 from dsv4bench.kernels.attend_triton import LOG2_E, attend_block, attended
-from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import (
+    HOPPER,
+    TRITON,
+    Bench,
+    Call,
+    Cost,
+    Kernel,
+    Provider,
+    Tensors,
+    Tolerance,
+    torch_provider,
+)
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM
 
 DIM = tl.constexpr(HEAD_DIM)
+HOPPER_LAUNCH = {"BLOCK": 64, "STAGES": 2, "SCORE_REGISTERS": 112, "GATHER_REGISTERS": 64}
 BLOCK_KEYS, STAGES = 32, 3  # two gathers in flight beside 64 KiB of queries: 160 KiB of shared memory
 GATHER_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}  # f32 rows gathered at once: cache, or bounded memory
 
@@ -153,8 +166,25 @@ def _sparse_attention(
     tl.store(out_at, attended(highest, total, acc, sink), mask=live[:, None])
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    q, kv, indices = tensors["q"], tensors["kv"], tensors["indices"]
+    expect_tensor("q", q, BF16, ("rows", "heads", HEAD_DIM), free_strides=2)
+    expect_tensor("kv", kv, BF16, ("keys", 1, HEAD_DIM), free_strides=2)
+    expect_tensor("indices", indices, I32, (q.shape[0], "columns"), free_strides=1)
+    expect_tensor("lens", tensors["lens"], I32, (q.shape[0],))
+    expect_tensor("sink", tensors["sink"], F32, (q.shape[1],))
+    expect_tensor("out", tensors["out"], BF16, tuple(q.shape), free_strides=2)
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a length over the table's columns, or under 0."""
+    expect_range("lens", tensors["lens"], 0, tensors["indices"].shape[1] + 1)
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program per query row and 64 heads, `BLOCK_KEYS` a step; fewer than 16 heads are padded to 16."""
+    check(tensors)
     q, kv, indices, out = tensors["q"], tensors["kv"], tensors["indices"], tensors["out"]
     rows, heads, _ = q.shape
     block_heads = min(64, max(16, triton.next_power_of_2(heads)))
@@ -191,6 +221,42 @@ def bench_shape(rows: int, case: str) -> Shape:
     return Shape(rows, heads=64, keys=8192, columns=width, scanned=width)
 
 
+def build_gluon(tensors: Tensors) -> Call:
+    """Launch one program a multiprocessor of the Hopper kernel, which walks query rows and blocks of 64 heads."""
+    from dsv4bench.kernels import sparse_attention_gluon as hopper
+
+    check(tensors)
+    q, kv, indices, out = tensors["q"], tensors["kv"], tensors["indices"], tensors["out"]
+    rows, heads, _ = q.shape
+    blocks = triton.cdiv(heads, 64)
+    programs = min(rows * blocks, torch.cuda.get_device_properties(q.device).multi_processor_count)
+
+    def call() -> None:
+        if rows:
+            hopper.sparse_attention[(programs,)](
+                q,
+                *q.stride()[:2],
+                kv,
+                kv.stride(0),
+                kv.shape[0],
+                indices,
+                indices.stride(0),
+                indices.shape[1],
+                tensors["lens"],
+                tensors["sink"],
+                out,
+                *out.stride()[:2],
+                tensors["scale"] * LOG2_E.value,
+                rows * blocks,
+                HEADS=heads,
+                HEAD_BLOCKS=blocks,
+                **HOPPER_LAUNCH,
+                num_warps=hopper.VALUE_WARPS,
+            )
+
+    return call
+
+
 KERNEL = Kernel(
     name="sparse_attention",
     inputs=inputs,
@@ -202,6 +268,11 @@ KERNEL = Kernel(
         Shape(rows=2, heads=64, keys=300, columns=128, scanned=128),
         Shape(rows=1, heads=128, keys=40, columns=128, scanned=70),
     ),
-    providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    providers=(
+        torch_provider(reference),
+        Provider("triton", build_triton, TRITON),
+        Provider("gluon", build_gluon, HOPPER),
+    ),
+    check_values=check_values,
     bench=Bench(bench_shape, rows=(4096,), cases=("width 640", "width 128")),
 )

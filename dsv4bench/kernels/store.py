@@ -25,7 +25,7 @@ from dsv4bench.kernels.paged import shuffled_pages
 from dsv4bench.kernels.paged_triton import paged_constants, store_rows
 from dsv4bench.kernels.row_triton import load_rows, rotate_tail, round_bf16
 
-PROGRAM_ROWS = 4
+LAUNCH = {"v4": (4, 4), "v41": (2, 1), "fp4": (1, 1), "uniform": (2, 1)}  # rows of a program and its warps
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,18 +139,29 @@ def check_values(tensors: Tensors) -> None:
 
 
 def build_triton(tensors: Tensors) -> Call:
-    """Return the launch of the Triton kernel: four rows a program, one warp each."""
+    """Return the launch of the Triton kernel; rows a program as measured on an H200."""
     check(tensors)
     x, loc, cache, layout = tensors["x"], tensors["loc"], tensors["cache"], tensors["layout"]
     freqs, positions = tensors["freqs"], tensors["positions"]
     rotate, rows = freqs is not None, x.shape[0]
     constants = paged_constants(layout, tensors["page_size"])
-    grid = (triton.cdiv(rows, PROGRAM_ROWS),)
+    program_rows, warps = LAUNCH[layout.encoding]
+    grid = (triton.cdiv(rows, program_rows),)
 
     def launch() -> None:
         if rows:
             _store[grid](
-                x, loc, freqs, positions, cache, rows, x.stride(0), rotate, **constants, ROWS=PROGRAM_ROWS, num_warps=4
+                x,
+                loc,
+                freqs,
+                positions,
+                cache,
+                rows,
+                x.stride(0),
+                rotate,
+                **constants,
+                ROWS=program_rows,
+                num_warps=warps,
             )
 
     return launch

@@ -7,6 +7,7 @@ segment and an eager break see the same addresses, and no row buffer is allocate
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 
@@ -78,13 +79,8 @@ def make_buffers(
     geometry: Geometry, rows: int, device: torch.device, torch_path: bool, packed: bool = False
 ) -> StepBuffers:
     """Allocate the buffers of `rows` rows; those of the torch path and of packed attention only if asked for."""
-
-    def bf16(*shape: int) -> torch.Tensor:
-        return torch.zeros(shape, dtype=torch.bfloat16, device=device)
-
-    def table(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-        return torch.zeros(shape, dtype=dtype, device=device)
-
+    dtypes = (torch.bfloat16, torch.float32, torch.int32, torch.int64, torch.uint8)
+    bf16, f32, i32, i64, u8 = (partial(torch.zeros, dtype=dtype, device=device) for dtype in dtypes)
     path_rows, packed_rows = rows if torch_path else 0, rows if packed else 0
     heads, index_heads, topk = geometry.heads, geometry.index_heads, geometry.index_topk
     return StepBuffers(
@@ -96,34 +92,34 @@ def make_buffers(
         attention=bf16(rows, heads, HEAD_DIM),
         output_a=bf16(rows, geometry.o_groups, geometry.o_rank),
         source_kv=bf16(rows, HEAD_DIM),
-        kv_score=table(torch.float32, rows, 2 * HEAD_DIM),
+        kv_score=f32(rows, 2 * HEAD_DIM),
         latent=bf16(rows, HEAD_DIM),
         index_k=bf16(rows, INDEX_DIM),
         index_q_raw=bf16(rows, index_heads, INDEX_DIM),
         index_q=bf16(rows, index_heads, INDEX_DIM),
         index_weights_raw=bf16(rows, index_heads),
         index_weights=bf16(rows, index_heads),
-        candidates=table(torch.int32, rows, geometry.candidate_blocks),
-        raw_1=table(torch.int32, rows, topk),
-        raw_2=table(torch.int32, rows, topk),
-        indices=table(torch.int32, rows, width(topk, geometry.window)),
-        lens=table(torch.int32, rows),
-        window_indices=table(torch.int32, rows, width(0, geometry.window)),
-        window_lens=table(torch.int32, rows),
-        window_slots=table(torch.int32, packed_rows, window_columns(geometry.window)),
-        window_slot_lens=table(torch.int32, packed_rows),
-        slots_1=table(torch.int32, packed_rows, topk),
-        slots_2=table(torch.int32, packed_rows, topk),
-        slot_lens_1=table(torch.int32, packed_rows),
-        slot_lens_2=table(torch.int32, packed_rows),
-        split_kv=table(torch.float32, path_rows, HEAD_DIM),
-        split_score=table(torch.float32, path_rows, HEAD_DIM),
+        candidates=i32(rows, geometry.candidate_blocks),
+        raw_1=i32(rows, topk),
+        raw_2=i32(rows, topk),
+        indices=i32(rows, width(topk, geometry.window)),
+        lens=i32(rows),
+        window_indices=i32(rows, width(0, geometry.window)),
+        window_lens=i32(rows),
+        window_slots=i32(packed_rows, window_columns(geometry.window)),
+        window_slot_lens=i32(packed_rows),
+        slots_1=i32(packed_rows, topk),
+        slots_2=i32(packed_rows, topk),
+        slot_lens_1=i32(packed_rows),
+        slot_lens_2=i32(packed_rows),
+        split_kv=f32(path_rows, HEAD_DIM),
+        split_score=f32(path_rows, HEAD_DIM),
         pooled=bf16(path_rows, HEAD_DIM),
-        group_positions=table(torch.int64, path_rows),
-        slots=table(torch.int64, path_rows),
+        group_positions=i64(path_rows),
+        slots=i64(path_rows),
         rotated=bf16(path_rows, HEAD_DIM),
         index_k_normed=bf16(path_rows, INDEX_DIM),
         index_k_rotated=bf16(path_rows, INDEX_DIM),
-        payload=table(torch.uint8, path_rows, INDEX_DIM // 2),
-        scales=table(torch.uint8, path_rows, INDEX_DIM // 32),
+        payload=u8(path_rows, INDEX_DIM // 2),
+        scales=u8(path_rows, INDEX_DIM // 32),
     )

@@ -24,7 +24,7 @@ from dsv4bench.kernels import CATALOGUE, kernel, kernel_name
 from dsv4bench.kernels.contract import Call, Kernel, Needs, Provider, Tensors
 
 OWN = {"cuda": "triton", "cpu": "torch"}
-PROVIDERS = ("torch", "triton", "sglang", "flash_mla", "deep_gemm")
+PROVIDERS = ("torch", "triton", "gluon", "sglang", "flash_mla", "deep_gemm")
 ASSIGNED = re.compile(r"/(?=\w+=)")  # a slash before "kernel=" ends a part; other slashes belong to a path
 IN_A_FILE = re.compile(r"(.+\.py):(\w+)")
 
@@ -48,8 +48,9 @@ class Choice:
         if wanted is not None:
             return found, _named(found, wanted, device)
         can = {provider.name: provider for provider in found.providers if provider.needs.why_not(device) is None}
-        # the torch path of the compressor has no other provider: it is the definition of "before"
-        return found, can.get(self.of_all) or can.get(OWN[device]) or can["torch"]
+        # our own: Gluon where a kernel has it for this device; only torch has the compressor's path of "before"
+        own = can.get("gluon") or can.get(OWN[device]) or can["torch"]
+        return found, own if self.of_all == OWN[device] else can.get(self.of_all) or own
 
 
 def choice(text: str, device: str) -> Choice:
