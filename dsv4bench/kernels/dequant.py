@@ -51,14 +51,22 @@ class Shape:
 
 
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
-    """Make a cache of random bytes, an output, and ids: random ones, or those of whole pages in shuffled order."""
+    """Make a cache of random bytes, an output, and ids: random ones, or those of whole pages in shuffled order.
+
+    Whole pages are what a forward reads: their ue8m0 scales are those of values near one, never NaN or a denormal,
+    which installed kernels decode otherwise.
+    """
     layout, device = LAYOUTS[shape.layout], generator.device
     size = (shape.pages, layout.page_bytes(shape.page_size))
     ids = torch.randint(0, shape.pages * shape.page_size, (shape.rows,), generator=generator, device=device)
+    cache = torch.randint(0, 256, size, generator=generator, device=device, dtype=torch.uint8)
     if shape.whole_pages:
         ids = shuffled_pages(shape.pages, shape.page_size, generator)[: shape.rows]
+        _, scales = paged.paged(cache, shape.page_size, layout)
+        if layout.encoding in ("v4", "v41"):
+            scales.random_(100, 140, generator=generator)
     return {
-        "cache": torch.randint(0, 256, size, generator=generator, device=device, dtype=torch.uint8),
+        "cache": cache,
         "ids": ids.to(torch.int32) if shape.id_bits == 32 else ids,
         "page_size": shape.page_size,
         "layout": layout,
