@@ -20,6 +20,9 @@ CATALOGUE = {
     "compress_c2_decode": "compress_c2_decode",
     "compress_pool": "compress_pool",
     "compress_pool_decode": "compress_pool_decode",
+    "compress_window": "compress_window",
+    "compress_window_decode": "compress_window_decode",
+    "compress_norm_rope_store": "compress_norm_rope_store",
     "plan_prefill": "plan_prefill",
     "plan_decode": "plan_decode",
     "page_table_positions": "page_table_positions",
@@ -52,6 +55,10 @@ SHORT_NAMES = {
     "c1": "compress_c1",
     "c2": "compress_c2",
     "c2_decode": "compress_c2_decode",
+    "c4": "compress_window",
+    "c4_decode": "compress_window_decode",
+    "c128": "compress_window",
+    "c128_decode": "compress_window_decode",
     "c2_decode_pool": "compress_pool_decode",
 }
 

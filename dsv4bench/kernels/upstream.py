@@ -13,6 +13,7 @@ from dsv4bench.kernels import (
     upstream_sglang,
     upstream_sglang_index,
     upstream_sglang_metadata,
+    upstream_sglang_window,
 )
 from dsv4bench.kernels.contract import Provider
 from dsv4bench.kernels.upstream_adapter import Adapter
@@ -21,6 +22,7 @@ ADAPTERS: tuple[Adapter, ...] = (
     *upstream_sglang.ADAPTERS,
     *upstream_sglang_index.ADAPTERS,
     *upstream_sglang_metadata.ADAPTERS,
+    *upstream_sglang_window.ADAPTERS,
     *upstream_flash_mla.ADAPTERS,
     *upstream_deep_gemm.ADAPTERS,
 )

@@ -21,6 +21,10 @@ from tests.kernels.upstream_fakes import PARAMETERS
 # the examples that a package cannot run, and why
 REFUSED = {
     ("norm_rope_store", "sglang"): {5: "its writer of uniform rows skips none"},
+    ("compress_norm_rope_store", "sglang"): {
+        3: "rounds rows to their own dtype, which for v41_new must be bfloat16",
+        5: "has two kernels of its own for uniform rows",
+    },
     ("dequant", "sglang"): {6: "has no dequantiser of uniform rows"},
     ("index_logits", "sglang"): {
         0: "takes a power of two of heads, at least 16, not 4",

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 import torch
 
 from dsv4bench.kernels import codec, kernel
-from dsv4bench.kernels.layout import INDEX_K, LAYOUTS
+from dsv4bench.kernels.layout import INDEX_K, INDEX_K_FP8, LAYOUTS
 from dsv4bench.kernels.paged import read_rows, write_rows
 
 DSV4 = "sglang.kernels.ops.attention.dsv4"
@@ -100,6 +100,14 @@ PARAMETERS = {
     "flash_mla:get_mla_metadata": "*args, **kwargs",
     f"{DSV4}.sparse_prefill_kernels:build_swa_token_ids": (
         "seq_lens, extend_seq_lens, req_pool_indices, req_to_token, full_to_swa, swa_window, total_swa"
+    ),
+    f"{DSV4}.compress:compress_forward": (
+        "kv_score_buffer, kv_score_input, ape, plan, *, head_dim, compress_ratio, out=None, is_online=False"
+    ),
+    f"{DSV4}.compress:compress_norm_rope_store": (
+        "kv, plan, *, norm_weight, norm_eps, freq_cis, out_loc, kvcache, page_size, use_fp4=False, bf16_store=False,"
+        " kvcache_scale=None, rope_cache=None, fp4_k_write_metadata=None, layout='v4', fp8_2buff=False,"
+        " kvcache_rope=None"
     ),
     "deep_gemm:get_paged_mqa_logits_metadata": "context_lens, block_kv, num_sms",
 }
@@ -524,6 +532,35 @@ def get_paged_mqa_logits_metadata(a):
         assert a.context_lens.dim() == 2
         return schedule(a.context_lens, a.block_kv, a.num_sms)
     return schedule(a.seq_lens.view(-1), a.page_size, a.num_sm)
+
+
+def compress_forward(a):
+    assert a.plan.compress_ratio == a.compress_ratio
+    demand(a.kv_score_input, "f32|bf16")
+    demand(a.kv_score_buffer, "f32|bf16")
+    assert a.kv_score_buffer.shape[1] == a.compress_ratio
+    assert a.ape.shape[1] == a.out.shape[1] == a.head_dim
+    common = {"x": a.kv_score_input, "pool": a.kv_score_buffer, "ape": a.ape, "ratio": a.compress_ratio, "out": a.out}
+    if a.plan.is_decode:
+        (plan_d,) = a.plan[1:3]
+        reference("compress_window_decode", **common, plan_d=plan_d)
+    else:
+        plan_c, plan_w = a.plan[1:3]
+        assert len(plan_w) <= len(a.kv_score_input)
+        reference("compress_window", **common, plan_c=plan_c, plan_w=plan_w)
+
+
+def compress_norm_rope_store(a):
+    demand(a.out_loc, "i64")
+    width, layout = a.kv.shape[1], layout_of(a.layout)
+    assert width == 512 or (width, a.layout) == (128, "v4")
+    assert width == 128 or not a.use_fp4
+    if width == 128:
+        layout = INDEX_K if a.use_fp4 else INDEX_K_FP8
+    records = {"kv": a.kv, "plan": a.plan[1], "decode": a.plan.is_decode, "ratio": a.plan.compress_ratio}
+    norm = {"weight": a.norm_weight, "eps": a.norm_eps, "freqs": real(a.freq_cis)}
+    place = {"out_loc": a.out_loc, "cache": a.kvcache, "page_size": a.page_size, "layout": layout}
+    reference("compress_norm_rope_store", **records, **norm, **place)
 
 
 RENAMED = {
