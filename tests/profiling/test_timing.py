@@ -1,4 +1,5 @@
 import gc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -90,6 +91,14 @@ def test_steps_shorter_than_a_sample_are_repeated_and_divided():
     assert [t.repeat for t in timings] == [13, 13]  # 5 ms / 0.4 ms, rounded up, for both alike
     assert [t.samples_ns["step_period"] for t in timings] == [[400_000] * 3, [NS_PER_MS] * 3]
     assert [t.samples_ns["host_submit"] for t in timings] == [[9] * 3, [8] * 3]
+
+
+def test_subjects_that_are_not_alike_each_repeat_as_often_as_they_need():
+    clock = FakeClock()
+    fast, slow = subject(clock.step("A", [400_000])), subject(clock.step("B", [NS_PER_S]))
+    timings = interleave([fast, slow], clock, replace(QUICK, alike=False))
+    assert [t.repeat for t in timings] == [13, 1]
+    assert [t.samples_ns["step_period"] for t in timings] == [[400_000] * 3, [NS_PER_S] * 3]
 
 
 def test_a_clock_that_does_not_enqueue_has_no_host_submit():
