@@ -255,7 +255,9 @@ def test_plot_draws_png_and_svg_into_the_folder_or_elsewhere(run, records, tmp_p
 def test_plot_needs_both_sides(run, tmp_path):
     file = tmp_path / "one-side.jsonl"
     file.write_text(encode(replace(record(1, "on"), variant={"reuse": "other"})))
-    assert run("plot", file).err == f"dsv4bench: {file}: no pair of reuse off and on to draw\n"
+    assert (
+        run("plot", file).err == f"dsv4bench: {file}: no pair of reuse off and on to draw, and no kernel with a time\n"
+    )
 
 
 # the machine and the catalogue

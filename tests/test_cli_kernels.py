@@ -89,6 +89,17 @@ def test_show_prints_the_table_again(run, monkeypatch, capsys):
     assert command_line(monkeypatch, capsys)("show", "here").out == printed
 
 
+def test_plot_draws_the_kernels_of_a_run(run, monkeypatch, capsys):
+    run(*ONE, "--provider", "torch", "--out", "here")
+    found = command_line(monkeypatch, capsys)("plot", "here")
+    assert [Path(line).name for line in found.out.splitlines()] == [
+        "roofline.png",
+        "roofline.svg",
+        "kernel-rms_norm.png",
+        "kernel-rms_norm.svg",
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsv4bench.dashboards.cells import grouped
 from dsv4bench.dashboards.plots import FONT_POINTS, save_figure
@@ -108,14 +109,10 @@ def _draw_roofs(axes: Axes, points: Sequence[Timed], memory: float, compute: flo
     intensities = [seen.intensity for _, seen in points] or [ridge]
     low, high = min(*intensities, ridge) / 3, max(*intensities, ridge) * 3
     axes.plot([low, ridge, high], [low * memory, compute, compute], color="black", linewidth=1.2)
-    axes.annotate(format_rate(memory), (low, low * memory), xytext=(14, 0), textcoords="offset points")
-    axes.annotate(
-        format_flop_rate(compute),
-        (high, compute),
-        xytext=(-4, 4),
-        textcoords="offset points",
-        horizontalalignment="right",
-    )
+    middle = math.sqrt(low * ridge)
+    beside: dict[str, Any] = {"xytext": (-8, 4), "textcoords": "offset points", "horizontalalignment": "right"}
+    axes.annotate(format_rate(memory), (middle, middle * memory), **beside)
+    axes.annotate(format_flop_rate(compute), (high, compute), **beside)
 
 
 def _draw_bars(axes: Axes, groups: Sequence[Sequence[Timed]]) -> None:
