@@ -94,6 +94,11 @@ def order_key(x: torch.Tensor) -> torch.Tensor:
 # ---- scales: one for the tiles in the last dimension
 
 
+def divided(x: torch.Tensor, by: float) -> torch.Tensor:
+    """Return x / by, correctly rounded: by a number of Python's, a GPU multiplies with the reciprocal instead."""
+    return x / x.new_full((), by)
+
+
 def largest(tiles: torch.Tensor) -> torch.Tensor:
     """Return the largest magnitude of each tile [..., w] as [..., 1]."""
     return tiles.abs().amax(-1, keepdim=True)
@@ -107,22 +112,22 @@ def ceil_exponent(x: torch.Tensor) -> torch.Tensor:
 
 def v4_scale(tiles: torch.Tensor) -> torch.Tensor:
     """Return the ue8m0 byte of each tile [..., 64] as [..., 1]: the floor of 1e-4 stands under the maximum."""
-    return ceil_exponent(largest(tiles).clamp(min=1e-4) / E4M3_MAX).to(torch.uint8)
+    return ceil_exponent(divided(largest(tiles).clamp(min=1e-4), E4M3_MAX)).to(torch.uint8)
 
 
 def v41_scale(tiles: torch.Tensor) -> torch.Tensor:
     """Return the ue8m0 byte of each tile [..., 32] as [..., 1]: the floor of 1e-4 stands under the quotient."""
-    return ceil_exponent((largest(tiles) / E4M3_MAX).clamp(min=1e-4)).to(torch.uint8)
+    return ceil_exponent(divided(largest(tiles), E4M3_MAX).clamp(min=1e-4)).to(torch.uint8)
 
 
 def fp4_scale(tiles: torch.Tensor) -> torch.Tensor:
     """Return the e4m3 scale byte of each tile [..., 16] as [..., 1]."""
-    return e4m3_encode((largest(tiles) / 6).clamp(FP4_SCALE_MIN, E4M3_MAX))
+    return e4m3_encode(divided(largest(tiles), 6).clamp(FP4_SCALE_MIN, E4M3_MAX))
 
 
 def index_scale(tiles: torch.Tensor) -> torch.Tensor:
     """Return the ue8m0 byte of each tile [..., 32] of an index row as [..., 1]: the floor stands under the quotient."""
-    return ceil_exponent((largest(tiles) / 6).clamp(min=1e-4)).clamp(1, 254).to(torch.uint8)
+    return ceil_exponent(divided(largest(tiles), 6).clamp(min=1e-4)).clamp(1, 254).to(torch.uint8)
 
 
 def fake_quant_kv(x: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import torch
 
-from dsv4bench.kernels.codec import E4M3_MAX, e4m3_decode, e4m3_encode, index_scale, largest, pack_nibbles, ue8m0_decode
+from dsv4bench.kernels.codec import (
+    E4M3_MAX,
+    divided,
+    e4m3_decode,
+    e4m3_encode,
+    index_scale,
+    largest,
+    pack_nibbles,
+    ue8m0_decode,
+)
 from dsv4bench.kernels.layout import INDEX_K
 
 E2M1_THRESHOLDS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
@@ -32,7 +41,7 @@ def index_pack_fp8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     The scale is not rounded; the payload takes its f32 reciprocal, which a division by the scale does not equal.
     """
-    scale = largest(x).clamp(min=1e-4) / E4M3_MAX
+    scale = divided(largest(x).clamp(min=1e-4), E4M3_MAX)
     scale_bytes = scale.clone(memory_format=torch.contiguous_format).view(torch.uint8)  # no row has strides of its own
     return e4m3_encode(x * scale.reciprocal()), scale_bytes
 
