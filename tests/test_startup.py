@@ -59,7 +59,8 @@ def test_results_and_dashboards_work_on_a_laptop_without_torch():
 
 
 def test_kernel_files_can_be_imported_without_triton():
-    import_all(modules("kernels"), without=("triton",))
+    """Files of Gluon have nothing but device functions; their provider imports them when it is built."""
+    import_all([name for name in modules("kernels") if not name.endswith("_gluon")], without=("triton",))
 
 
 def test_a_blocked_package_is_really_blocked():
