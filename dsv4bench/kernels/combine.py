@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from dsv4bench.kernels.arguments import I32, I64, expect_at_most, expect_tensor
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
@@ -151,10 +152,18 @@ def _combine(
     STEPS: tl.constexpr,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
+    HEAD: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = row < rows
+    offset = row.to(tl.int64)[:, None]
+    position = tl.load(positions_ptr + row, mask=live, other=0).to(tl.int32)
+    kept = tl.zeros((ROWS,), tl.int32)
+    if RATIO > 0:  # the top-k is on its way while the row's request is searched
+        kept = tl.minimum((position + 1) // RATIO, topk)
+        head = tl.arange(0, HEAD)[None, :]
+        chosen = tl.load(raw_ptr + offset * raw_stride + head, mask=live[:, None] & (head < kept[:, None]), other=-1)
     at = row + tl.load(query_start_ptr)
     owned = live & (at < tl.load(query_start_ptr + requests))
     low = tl.zeros((ROWS,), tl.int32)  # the request lies in [low, high)
@@ -164,35 +173,45 @@ def _combine(
         right = tl.load(query_start_ptr + middle, mask=owned, other=0) <= at
         low = tl.where(right, middle, low)
         high = tl.where(right, high, middle)
-    position = tl.load(positions_ptr + row, mask=live, other=0).to(tl.int32)
-    kept = tl.zeros((ROWS,), tl.int32)
-    if RATIO > 0:
-        kept = tl.minimum((position + 1) // RATIO, topk)
     in_window = tl.minimum(position + 1, WINDOW)
     length = tl.where(owned, kept + in_window, 0)
     tl.store(lens_ptr + row, length, mask=live)
     before = tl.load(seq_lens_ptr + low, mask=owned, other=0) - tl.load(gather_lens_ptr + low, mask=owned, other=0)
     first = tl.load(swa_bases_ptr + low, mask=owned, other=0) - before + position - in_window + 1 - kept
-    offset = row.to(tl.int64)[:, None]
-    for begin in range(0, WIDTH, BLOCK):
+    if RATIO > 0:
+        base = tl.load(compressed_bases_ptr + low, mask=owned, other=0)
+        index = tl.where(head < length[:, None], first[:, None] + head, -1)
+        compressed = owned[:, None] & (head < kept[:, None])
+        index = tl.where(compressed, tl.where(chosen >= 0, chosen + base[:, None], -1), index)
+        tl.store(indices_ptr + offset * indices_stride + head, index, mask=live[:, None] & (head < WIDTH))
+    for begin in range(HEAD, WIDTH, BLOCK):
         column = begin + tl.arange(0, BLOCK)[None, :]
         index = tl.where(column < length[:, None], first[:, None] + column, -1)
-        if RATIO > 0:
-            base = tl.load(compressed_bases_ptr + low, mask=owned, other=0)
-            compressed = owned[:, None] & (column < kept[:, None])
-            chosen = tl.load(raw_ptr + offset * raw_stride + column, mask=compressed, other=-1)
-            index = tl.where(compressed, tl.where(chosen >= 0, chosen + base[:, None], -1), index)
-        tl.store(indices_ptr + offset * indices_stride + column, index, mask=live[:, None])
+        tl.store(indices_ptr + offset * indices_stride + column, index, mask=live[:, None] & (column < WIDTH))
+
+
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    raw, rows, requests = tensors["raw"], tensors["positions"].shape[0], tensors["seq_lens"].shape[0]
+    if raw is not None:
+        expect_tensor("raw", raw, I32, (rows, "columns"), free_strides=1)
+        expect_at_most("topk", tensors["topk"], raw.shape[1], "raw has no more columns")
+    expect_tensor("query_start", tensors["query_start"], I32, (requests + 1,))
+    expect_tensor("positions", tensors["positions"], I64, (rows,))
+    for name in ("seq_lens", "gather_lens", "compressed_bases", "swa_bases"):
+        expect_tensor(name, tensors[name], I32, (requests,))
+    expect_tensor("indices", tensors["indices"], I32, (rows, width(tensors["topk"], tensors["window"])), free_strides=1)
+    expect_tensor("lens", tensors["lens"], I32, (rows,))
 
 
 def build_triton(tensors: Tensors) -> Call:
-    """Launch one program per row or two; ValueError when `indices` is not a whole number of 128-column blocks wide."""
+    """Launch one program per row or two, or per four where there is no top-k."""
+    check(tensors)
     raw, indices = tensors["raw"], tensors["indices"]
     rows, columns = indices.shape
     requests = tensors["seq_lens"].numel()
-    program_rows = 1 if rows <= FEW_ROWS else 2
-    if columns != width(tensors["topk"], tensors["window"]):
-        raise ValueError(f"indices has {columns} columns, expected {width(tensors['topk'], tensors['window'])}")
+    ratio, topk = tensors["ratio"], tensors["topk"]
+    program_rows = (1 if rows <= FEW_ROWS else 2) if ratio else 4
     names = ("query_start", "positions", "seq_lens", "gather_lens", "compressed_bases", "swa_bases")
 
     def call() -> None:
@@ -206,12 +225,13 @@ def build_triton(tensors: Tensors) -> Call:
                 tensors["lens"],
                 rows,
                 requests,
-                tensors["topk"],
+                topk,
                 WINDOW=tensors["window"],
-                RATIO=tensors["ratio"],
+                RATIO=ratio,
                 STEPS=requests.bit_length(),
                 ROWS=program_rows,
                 WIDTH=columns,
+                HEAD=triton.next_power_of_2(topk) if ratio else 0,
                 BLOCK=COLUMNS,
                 num_warps=program_rows,
             )
