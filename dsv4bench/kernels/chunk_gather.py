@@ -25,7 +25,7 @@ import torch
 from torch.nn.functional import pad
 
 from dsv4bench.kernels.arguments import I32, IDS, expect_one_of, expect_page_size, expect_range, expect_tensor
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 ROWS_AT_ONCE, REQUESTS_AT_ONCE = 256, 64
@@ -41,6 +41,12 @@ class Shape:
     table_page: int = 256
     spare: int = 0
     ids: torch.dtype = torch.int64
+
+
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return eight equal requests of `rows` compressed rows in all; the case names the ratio."""
+    ratio = int(case.removeprefix("ratio "))
+    return Shape((rows // 8 * ratio,) * 8, ratio)
 
 
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
@@ -89,9 +95,11 @@ def reference(
 
 
 def cost(tensors: Tensors) -> Cost:
-    """Count a table entry read and an id written a compressed row, three numbers read and two written a request."""
+    """Count each table entry read once, each id written, three numbers read and two written a request."""
     rows, requests = len(tensors["ids"]), len(tensors["seq_lens"])
-    read = 4 * rows + requests * (4 + 4 + tensors["req"].element_size())
+    ratio, page = tensors["ratio"], max(tensors["table_page"], tensors["ratio"])
+    entries = int((-(-(tensors["seq_lens"] // ratio * ratio) // page)).sum())
+    read = 4 * entries + requests * (4 + 4 + tensors["req"].element_size())
     return Cost(flops=5 * rows, bytes_read=read, bytes_written=4 * (rows + 2 * requests))
 
 
@@ -157,7 +165,7 @@ def expect_arguments(tensors: Tensors) -> None:
 
 def check_values(tensors: Tensors) -> None:
     """Raise a ValueError for lengths and rows of the table out of range, and for a list that is too short."""
-    seq, table, ratio = tensors["seq_lens"], tensors["table"], tensors["ratio"]
+    seq, table, ratio = tensors["seq_lens"].long(), tensors["table"], tensors["ratio"]
     expect_range("seq_lens", seq, 0, table.shape[1] * tensors["table_page"] + 1)
     expect_range("req", tensors["req"], 0, table.shape[0])
     rows = int((seq // ratio).sum())
@@ -206,4 +214,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(8192, 65536), cases=("ratio 1", "ratio 2")),
 )

@@ -27,7 +27,7 @@ import torch
 from torch.nn.functional import pad
 
 from dsv4bench.kernels.arguments import I32, I64, IDS, expect_page_size, expect_range, expect_tensor
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 PER_REQUEST = ("query_start", "swa_first_pos", "swa_gather_lens", "swa_offsets")
@@ -44,6 +44,12 @@ class Shape:
     spare: int = 0
     window: int = 128
     ids: torch.dtype = torch.int64
+
+
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return equal requests of `rows` new tokens in all on 8 K cached ones each; the case says how many they are."""
+    requests = int(case.split()[0])
+    return Shape(((8192, rows // requests),) * requests, table_page=1)
 
 
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
@@ -93,9 +99,8 @@ def reference(
     _, positions = _last_positions(seq_lens, extend_lens, query_start, len(query_pos))
     query_pos.copy_(positions)
     request, positions = _last_positions(seq_lens, gathered, swa_offsets, len(swa_ids))
-    entry = table[pad(req.long(), (0, 1))[request], positions // table_page].long()
-    swa_slot = full_to_swa[entry * table_page + positions % table_page]
-    swa_ids.copy_(torch.where(request < len(req), swa_slot, 0))
+    slots = _full_slots(table, table_page, pad(req.long(), (0, 1))[request], positions)
+    swa_ids.copy_(torch.where(request < len(req), full_to_swa[slots], 0))
 
 
 def _last_positions(
@@ -113,10 +118,17 @@ def _last_positions(
     return request, torch.where(request < len(counts), position, 0)
 
 
+def _full_slots(table: torch.Tensor, table_page: int, row: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    return table[row, positions // table_page].long() * table_page + positions % table_page
+
+
 def cost(tensors: Tensors) -> Cost:
-    """Count a table entry and a window slot read and an id written a window row, the other numbers once."""
+    """Count each table entry and window slot read once, each id, position and number of a request written once."""
     windows, queries, requests = (len(tensors[name]) for name in ("swa_ids", "query_pos", "req"))
-    read = (4 + 8) * windows + requests * (4 + 4 + tensors["req"].element_size())
+    seq, page = tensors["seq_lens"], tensors["table_page"]
+    gathered = torch.minimum(seq, tensors["extend_lens"] + tensors["window"] - 1)
+    entries = int((-(-seq // page) - (seq - gathered) // page).clamp(min=0).sum())
+    read = 4 * entries + 8 * int(gathered.sum()) + requests * (4 + 4 + tensors["req"].element_size())
     written = 4 * windows + queries * tensors["query_pos"].element_size() + 4 * (4 * requests + 2)
     return Cost(flops=5 * windows + 2 * queries, bytes_read=read, bytes_written=written)
 
@@ -202,20 +214,20 @@ def expect_arguments(tensors: Tensors) -> None:
 
 def check_values(tensors: Tensors) -> None:
     """Raise a ValueError for lengths, rows of the table, slots and list sizes that do not fit each other."""
-    seq, extend, table = tensors["seq_lens"], tensors["extend_lens"], tensors["table"]
-    page, full_to_swa = tensors["table_page"], tensors["full_to_swa"]
+    seq, extend, table = tensors["seq_lens"].long(), tensors["extend_lens"].long(), tensors["table"]
+    page, req, full_to_swa = tensors["table_page"], tensors["req"].long(), tensors["full_to_swa"]
     expect_range("seq_lens", seq, 0, table.shape[1] * page + 1)
     expect_range("extend_lens", extend, 0, 2**31)
     expect_range("cached prefix", seq - extend, 0, 2**31)
-    expect_range("req", tensors["req"], 0, table.shape[0])
+    expect_range("req", req, 0, table.shape[0])
     gathered = torch.minimum(seq, extend + tensors["window"] - 1)
     for name, counts in (("query_pos", extend), ("swa_ids", gathered)):
         if len(tensors[name]) < counts.sum():
             raise ValueError(f"{name}: {len(tensors[name])} entries, expected at least {int(counts.sum())}")
-    entry = torch.arange(table.shape[1], device=table.device)
-    used = (entry * page < seq[:, None]) & ((entry + 1) * page > (seq - gathered)[:, None])
-    expect_range("table", torch.where(used, table[tensors["req"].long()], 0), 0, len(full_to_swa) // page)
-    expect_range("full_to_swa", full_to_swa, 0, 2**31)
+    request, positions = _last_positions(seq, gathered, torch.empty_like(tensors["swa_offsets"]), int(gathered.sum()))
+    slots = _full_slots(table, page, req[request], positions)
+    expect_range("slot of window row ", slots, 0, len(full_to_swa))
+    expect_range("window slot of window row ", full_to_swa[slots], 0, 2**31)
 
 
 def build_triton(tensors: Tensors) -> Call:
@@ -260,4 +272,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(1024, 8192), cases=("1 request", "8 requests", "64 requests")),
 )

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.arguments import I32, IDS, expect_at_most, expect_range, expect_tensor
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 COLUMNS_PER_PROGRAM = 256
@@ -84,8 +84,8 @@ def expect_arguments(tensors: Tensors) -> None:
 
 def check_values(tensors: Tensors) -> None:
     """Raise a ValueError for a negative first row or length of a real request."""
-    expect_range("starts", tensors["starts"], 0, 2**31)
-    expect_range("lens", tensors["lens"][: len(tensors["starts"])], 0, 2**31)
+    expect_range("starts", tensors["starts"].long(), 0, 2**31)
+    expect_range("lens", tensors["lens"][: len(tensors["starts"])].long(), 0, 2**31)
 
 
 def build_triton(tensors: Tensors) -> Call:
@@ -112,4 +112,5 @@ KERNEL = Kernel(
     examples=(Shape((100, 1, 90), padding=5, slots=6), Shape((7,) * 300, padding=0, slots=300, ids=torch.int64)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(lambda rows, case: Shape((1,) * (rows // 2), padding=0, slots=rows), rows=(256, 8192)),
 )

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.arguments import I32, expect_one_of, expect_page_size, expect_range, expect_tensor
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 COLUMNS_PER_PROGRAM = 512
@@ -32,6 +32,13 @@ class Shape:
     columns: int
     ratio: int
     page_size: int = 256
+
+
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return rows whose lengths fill 512 columns evenly; the case names the ratio."""
+    return Shape(
+        tuple(1 + 512 * row // rows for row in range(rows)), columns=512, ratio=int(case.removeprefix("ratio "))
+    )
 
 
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
@@ -116,9 +123,9 @@ def expect_arguments(tensors: Tensors) -> None:
 def check_values(tensors: Tensors) -> None:
     """Raise a ValueError for a length that is over the columns or over what the table holds, or a negative page."""
     table, slots, page_rows = tensors["table"], tensors["slots"], tensors["page_size"] // tensors["ratio"]
-    expect_range("lens", tensors["lens"], 0, min(slots.shape[1], table.shape[1] * page_rows) + 1)
+    expect_range("lens", tensors["lens"].long(), 0, min(slots.shape[1], table.shape[1] * page_rows) + 1)
     used = torch.arange(table.shape[1], device=table.device) * page_rows < tensors["lens"][:, None]
-    expect_range("table", torch.where(used, table, 0), 0, 2**31 // page_rows)
+    expect_range("table", torch.where(used, table.long(), 0), 0, 2**31 // page_rows)
 
 
 def build_triton(tensors: Tensors) -> Call:
@@ -157,4 +164,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(64, 384), cases=("ratio 1", "ratio 2")),
 )

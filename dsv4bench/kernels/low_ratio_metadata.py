@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.arguments import I32, I64, IDS, expect_range, expect_tensor
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 COLUMNS = 64  # the width of a page-index table is a multiple of this
@@ -137,8 +137,8 @@ def expect_arguments(tensors: Tensors) -> None:
 
 def check_values(tensors: Tensors) -> None:
     """Raise a ValueError for a negative length or slot."""
-    expect_range("seq_lens", tensors["seq_lens"], 0, 2**31)
-    expect_range("loc", tensors["loc"], 0, 2**62)
+    expect_range("seq_lens", tensors["seq_lens"].long(), 0, 2**31)
+    expect_range("loc", tensors["loc"].long(), 0, 2**62)
 
 
 def build_triton(tensors: Tensors) -> Call:
@@ -174,4 +174,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(lambda rows, case: Shape(tuple(range(1000, 1000 + rows)), topk=512), rows=(64, 384)),
 )

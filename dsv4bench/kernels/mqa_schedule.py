@@ -22,7 +22,7 @@ import torch
 from torch.nn.functional import pad
 
 from dsv4bench.kernels.arguments import I32, expect_one_of, expect_range, expect_tensor
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 SPLIT = 256  # positions of a unit of work
@@ -113,7 +113,7 @@ def expect_arguments(tensors: Tensors) -> None:
 
 def check_values(tensors: Tensors) -> None:
     """Raise a ValueError for a negative length, or one that is no 32-bit count of whole units."""
-    expect_range("lens", tensors["lens"], 0, 2**31 - SPLIT + 1)
+    expect_range("lens", tensors["lens"].long(), 0, 2**31 - SPLIT + 1)
 
 
 def build_triton(tensors: Tensors) -> Call:
@@ -148,4 +148,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(lambda rows, case: Shape(rows, 65536, num_sm=132), rows=(64, 2048, 8192)),
 )

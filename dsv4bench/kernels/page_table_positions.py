@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.arguments import I32, IDS, expect_page_size, expect_range, expect_tensor
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 PAGES_PER_PROGRAM = 256
@@ -48,11 +48,10 @@ def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
     seq_lens = torch.tensor([[length - shape.rows + 1 + j for j in range(shape.rows)] for length in shape.lengths])
     req = torch.arange(count).repeat_interleave(shape.rows)
     rows = seq_lens.numel() + shape.padding_rows
-    ids = {"dtype": shape.ids, "device": device}
     return {
         "req_to_token": slots.view(count, -1).int(),
-        "req": torch.cat([req, torch.full_like(last, count - 1)]).to(**ids),
-        "seq_lens": torch.cat([seq_lens.flatten(), torch.ones_like(last)]).to(**ids),
+        "req": torch.cat([req, torch.full_like(last, count - 1)]).to(device, shape.ids),
+        "seq_lens": torch.cat([seq_lens.flatten(), torch.ones_like(last)]).to(device, shape.ids),
         "max_seq_len": longest,
         "page_size": size,
         "window": 128,
@@ -181,4 +180,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(lambda rows, case: Shape((65536,) * rows), rows=(64, 384)),
 )
