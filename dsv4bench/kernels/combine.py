@@ -180,10 +180,10 @@ def _combine(
     first = tl.load(swa_bases_ptr + low, mask=owned, other=0) - before + position - in_window + 1 - kept
     if RATIO > 0:
         base = tl.load(compressed_bases_ptr + low, mask=owned, other=0)
-        index = tl.where(head < length[:, None], first[:, None] + head, -1)
+        in_head = tl.where(head < length[:, None], first[:, None] + head, -1)
         compressed = owned[:, None] & (head < kept[:, None])
-        index = tl.where(compressed, tl.where(chosen >= 0, chosen + base[:, None], -1), index)
-        tl.store(indices_ptr + offset * indices_stride + head, index, mask=live[:, None] & (head < WIDTH))
+        in_head = tl.where(compressed, tl.where(chosen >= 0, chosen + base[:, None], -1), in_head)
+        tl.store(indices_ptr + offset * indices_stride + head, in_head, mask=live[:, None] & (head < WIDTH))
     for begin in range(HEAD, WIDTH, BLOCK):
         column = begin + tl.arange(0, BLOCK)[None, :]
         index = tl.where(column < length[:, None], first[:, None] + column, -1)
