@@ -43,6 +43,11 @@ class Needs:
         return None
 
 
+def takes_all(tensors: Tensors) -> str | None:
+    """Return None: the `refuses` of a provider that can do every call that its kernel allows."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Provider:
     """Someone who can do a kernel's work: `build(tensors)` checks the arguments and returns the launching call.
@@ -56,7 +61,7 @@ class Provider:
     name: str
     build: Callable[[Tensors], Call]
     needs: Needs = Needs()
-    refuses: Callable[[Tensors], str | None] = lambda tensors: None
+    refuses: Callable[[Tensors], str | None] = takes_all
     bare: Callable[[Tensors], Call] | None = None
 
     def to_time(self, tensors: Tensors) -> Call:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.contract import Call, Needs, Provider, Tensors
+from dsv4bench.kernels.contract import Call, Needs, Provider, Tensors, takes_all
 from dsv4bench.kernels.layout import ROPE_DIM
 
 Function = Callable[..., Any]
@@ -47,7 +47,7 @@ class Adapter:
     rows: str
     prepare: Callable[[Tensors], dict[str, Any]] = _nothing
     deliver: Callable[[Tensors, Results], None] = _as_written
-    refuses: Callable[[Tensors], str | None] = lambda tensors: None
+    refuses: Callable[[Tensors], str | None] = takes_all
     packages: tuple[str, ...] = ()
     capability: tuple[int, int] = (9, 0)
 

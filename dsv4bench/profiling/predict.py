@@ -41,14 +41,13 @@ def predict(step: Step, forwards: Sequence[Forward], clock: Clock, pool: Pool | 
 def _dequants(step: Step, forward: Forward) -> tuple[list[Call], int]:
     """Return the calls that dequantise every source once, and the bytes that they read and write."""
     out, layout = step.kv_buffer.get(forward.workspace_rows), step.pools.compressed_layout
-    _, provider = step.ops.provider("dequant")
     calls: list[Call] = []
     moved_bytes = 0
     for kind in step.geometry.layers:
         if kind.owns_kv:
             gather = forward.gathers[kind.ratio]
             tensors = step.compressed(kind) | {"ids": gather.ids, "out": out[: gather.rows]}
-            calls.append(provider.build(tensors))
+            calls.append(step.ops.provider_of("dequant", tensors)[1].build(tensors))
             moved_bytes += dequant_bytes(layout, gather.rows)
     return calls, moved_bytes
 

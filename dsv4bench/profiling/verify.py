@@ -59,8 +59,9 @@ class Watch:
     def reused_head(self, step: Step, kind: LayerKind, gather: Gather, head: torch.Tensor) -> None:
         """Dequantise the head again into scratch and compare it byte for byte."""
         fresh = torch.empty_like(head)
-        _, provider = step.ops.provider("dequant")
-        provider.build(step.compressed(kind) | {"ids": gather.ids, "out": fresh})()
+        tensors = step.compressed(kind) | {"ids": gather.ids, "out": fresh}
+        _, provider = step.ops.provider_of("dequant", tensors)
+        provider.build(tensors)()
         self.heads += 1
         if not torch.equal(fresh.view(torch.int16), head.contiguous().view(torch.int16)):
             self.stale.append(kind.layer)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.contract import Call, Kernel, Provider
+from dsv4bench.kernels.contract import Call, Kernel, Provider, Tensors, takes_all
 from dsv4bench.ranges import Borders, Mark, Range, Silent, borders
 from dsv4bench.workloads.geometry import LayerKind
 from dsv4bench.workloads.providers import parse
@@ -34,6 +34,8 @@ class Ops:
         self._borders: dict[Place, Borders] = {}
         self._ranges: dict[Place, Range] = {}
         self._providers: dict[str, tuple[Kernel, Provider]] = {}
+        self._instead: dict[str, Provider] = {}  # who took the calls that a kernel's provider refused
+        self._took: set[str] = set()  # kernels whose provider may refuse calls, and took one
 
     @property
     def mark(self) -> Mark:
@@ -63,7 +65,7 @@ class Ops:
     def run(self, kind: LayerKind, op: str, name: str, **tensors: Any) -> None:
         """Run the catalogue's kernel `name` as operation `op` of a layer."""
         enter, leave = self._around(kind, op)
-        found = self.provider(name)
+        found = self.provider_of(name, tensors)
         enter()
         try:
             call = found[1].build(tensors)
@@ -81,10 +83,32 @@ class Ops:
             found = self._providers[name] = self._choice.resolve(name, self._device)
         return found
 
+    def provider_of(self, name: str, tensors: Tensors) -> tuple[Kernel, Provider]:
+        """Return the kernel `name` and who runs a call on `tensors`: our own where the provider of all refuses it.
+
+        CellSkipped where the provider was named for this kernel: it never gives way.
+        """
+        found, provider = self.provider(name)
+        if provider.refuses is takes_all:
+            return found, provider
+        refusal = provider.refuses(tensors)
+        if refusal is None:
+            self._took.add(name)
+            return found, provider
+        if name not in self._instead:
+            self._instead[name] = self._choice.instead(provider, refusal, name, self._device)
+        return found, self._instead[name]
+
     @property
     def ran_on(self) -> dict[str, str]:
-        """The provider of every kernel that was asked for so far, by the kernel's name."""
-        return {name: provider.name for name, (_, provider) in sorted(self._providers.items())}
+        """Whom every kernel ran on so far, by the kernel's name: "sglang, triton" where one refused some calls."""
+        return {name: ", ".join(self._ran(name)) for name in sorted(self._providers)}
+
+    def _ran(self, name: str) -> Iterator[str]:
+        if name in self._took or name not in self._instead:
+            yield self._providers[name][1].name
+        if name in self._instead:
+            yield self._instead[name].name
 
     def matmul(self, kind: LayerKind, op: str, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
         """Write `x @ weight` into `out`; an f32 `out` takes the f32 accumulator unrounded."""

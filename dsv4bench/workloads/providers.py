@@ -4,8 +4,8 @@
 `sglang/store=triton`. A kernel may also come from a file of the user's own, `dequant=my.py:function`: the function
 takes the kernel's tensors by name and writes the outputs in place, as the kernel's reference does.
 
-Where the provider of all has no kernel for an operation, or cannot run it here, this project's own takes its place:
-Triton on a GPU, torch elsewhere. A provider that was named for one kernel never gives way.
+Where the provider of all has no kernel for an operation, cannot run it here, or refuses a call, this project's own
+takes its place: Triton on a GPU, torch elsewhere. A provider that was named for one kernel never gives way.
 """
 
 from __future__ import annotations
@@ -47,10 +47,15 @@ class Choice:
         wanted = dict(self.of_one).get(name)
         if wanted is not None:
             return found, _named(found, wanted, device)
-        can = {provider.name: provider for provider in found.providers if provider.needs.why_not(device) is None}
-        # our own: Gluon where a kernel has it for this device; only torch has the compressor's path of "before"
-        own = can.get("gluon") or can.get(OWN[device]) or can["torch"]
-        return found, own if self.of_all == OWN[device] else can.get(self.of_all) or own
+        own = _own(found, device)
+        return found, own if self.of_all == OWN[device] else _able(found, device).get(self.of_all) or own
+
+    def instead(self, refused: Provider, why: str, name: str, device: str) -> Provider:
+        """Return who runs a call that the provider of all refused; CellSkipped where it was named for this kernel."""
+        own = _own(kernel(name), device)
+        if name in dict(self.of_one) or own is refused:
+            raise CellSkipped(f"provider {refused.name} of {name}: {why}")
+        return own
 
 
 def choice(text: str, device: str) -> Choice:
@@ -87,6 +92,17 @@ def why_not(chosen: Choice, device: str) -> str | None:
     if None in reasons:
         return None
     return f"provider {chosen.of_all}: {reasons[0] if reasons else 'no kernel of the catalogue has it'}"
+
+
+def _able(found: Kernel, device: str) -> dict[str, Provider]:
+    """Return the providers of a kernel that can run on `device`, by name."""
+    return {provider.name: provider for provider in found.providers if provider.needs.why_not(device) is None}
+
+
+def _own(found: Kernel, device: str) -> Provider:
+    """Return our own: Gluon where a kernel has it for this device; some of the operations have torch alone."""
+    able = _able(found, device)
+    return able.get("gluon") or able.get(OWN[device]) or able["torch"]
 
 
 def _kernel(word: str) -> str:

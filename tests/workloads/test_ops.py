@@ -1,9 +1,15 @@
 """How a step calls an operation: ranges, providers, audits and GEMMs."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from dsv4bench.errors import CellSkipped
+from dsv4bench.kernels import kernel
+from dsv4bench.kernels.contract import Provider
 from dsv4bench.ranges import Range
+from dsv4bench.workloads import providers
 from dsv4bench.workloads.ops import Ops
 from tests.workloads.stacks import SHORT, Heard, bits
 
@@ -84,6 +90,68 @@ def test_ops_say_what_each_kernel_ran_on():
     assert ops.ran_on == {}
     ops.run(SOURCE, "q_norm", "rms_norm", **norm_tensors())
     assert ops.ran_on == {"rms_norm": "torch"}
+
+
+@pytest.fixture
+def picky(monkeypatch):
+    """Give rms_norm a provider "sglang" that fills `out` with 7 and takes two rows alone; return what it was asked."""
+    asked = []
+
+    def refuses(tensors):
+        asked.append(len(tensors["x"]))
+        return None if len(tensors["x"]) == 2 else f"takes 2 rows, not {len(tensors['x'])}"
+
+    own = kernel("rms_norm")
+    theirs = Provider("sglang", lambda tensors: lambda: tensors["out"].fill_(7.0), refuses=refuses)
+    made = replace(own, providers=(own.provider("torch"), theirs))
+    monkeypatch.setattr(providers, "kernel", lambda name: made if name == "rms_norm" else kernel(name))
+    return asked
+
+
+def one_row():
+    return {name: value[:1] if name in ("x", "out") else value for name, value in norm_tensors().items()}
+
+
+def test_ours_runs_a_call_that_the_provider_of_all_refuses(picky):
+    ops, diary = Ops("sglang", "cpu"), Diary()
+    ops.audit = diary.audit
+    calls = [norm_tensors(), one_row(), one_row(), norm_tensors()]
+    for tensors in calls:
+        ops.run(SOURCE, "q_norm", "rms_norm", **tensors)
+    assert [bool((tensors["out"] == 7.0).all()) for tensors in calls] == [True, False, False, True]
+    assert [line.split(" in ")[0] for line in diary.lines] == [
+        "rms_norm by sglang",
+        "rms_norm by torch",
+        "rms_norm by torch",
+        "rms_norm by sglang",
+    ]
+    assert picky == [2, 1, 1, 2]  # once a call
+
+
+@pytest.mark.parametrize(
+    ("calls", "ran_on"),
+    [
+        ([norm_tensors], "sglang"),
+        ([one_row], "torch"),
+        ([norm_tensors, one_row], "sglang, torch"),
+        ([one_row, norm_tensors], "sglang, torch"),
+    ],
+    ids=["taken", "refused", "taken, then refused", "refused, then taken"],
+)
+def test_ops_name_all_that_a_kernel_ran_on(picky, calls, ran_on):
+    ops = Ops("sglang", "cpu")
+    for tensors in calls:
+        ops.run(SOURCE, "q_norm", "rms_norm", **tensors())
+    assert ops.ran_on == {"rms_norm": ran_on}
+
+
+def test_a_provider_named_for_a_kernel_skips_the_cell_that_it_refuses(picky):
+    ops, diary, tensors = Ops("rms_norm=sglang", "cpu"), Diary(), one_row()
+    ops.mark = diary
+    with pytest.raises(CellSkipped, match=r"^provider sglang of rms_norm: takes 2 rows, not 1$"):
+        ops.run(SOURCE, "q_norm", "rms_norm", **tensors)
+    assert diary.lines == []  # no range is left open
+    assert (tensors["out"] == 9.0).all()
 
 
 def test_an_operation_outside_the_catalogue_is_refused():

@@ -74,6 +74,28 @@ def test_a_provider_named_for_one_kernel_never_gives_way(monkeypatch):
         Choice("triton", (("dequant", "flash_mla"),)).resolve("dequant", "cuda")
 
 
+def test_ours_takes_a_call_that_the_provider_of_all_refuses(monkeypatch):
+    with_providers(monkeypatch, sglang=Needs(), triton=Needs())
+    theirs = providers.kernel("dequant").provider("sglang")
+    assert Choice("sglang").instead(theirs, "takes 64 heads", "dequant", "cuda").name == "triton"
+    assert Choice("sglang").instead(theirs, "takes 64 heads", "dequant", "cpu").name == "torch"
+    assert (
+        Choice("sglang", (("store", "triton"),)).instead(theirs, "takes 64 heads", "dequant", "cuda").name == "triton"
+    )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "name"),
+    [(Choice("sglang", (("dequant", "sglang"),)), "sglang"), (Choice("triton"), "triton")],
+    ids=["named for one kernel", "our own"],
+)
+def test_nobody_takes_the_place_of_these(monkeypatch, chosen, name):
+    with_providers(monkeypatch, sglang=Needs(), triton=Needs())
+    refused = providers.kernel("dequant").provider(name)
+    with pytest.raises(CellSkipped, match=rf"^provider {name} of dequant: takes 64 heads, not 4$"):
+        chosen.instead(refused, "takes 64 heads, not 4", "dequant", "cuda")
+
+
 def test_the_torch_path_of_the_compressor_is_always_torch():
     assert Choice("triton").resolve("compress_pool", "cuda")[1].name == "torch"
 
