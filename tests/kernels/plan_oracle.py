@@ -47,7 +47,8 @@ class World:
     def tensors(self, requests: list[Request], device: str = "cpu") -> dict:
         """Return the arguments that both planners and both providers share."""
         table = torch.tensor(self.table, dtype=torch.int32, device=device)
-        made = {"ring": self.ring, "req_to_token": table, "full_to_state": torch.tensor(self.states, device=device)}
+        states = torch.tensor(self.states, dtype=torch.int64, device=device)
+        made = {"ring": self.ring, "req_to_token": table, "full_to_state": states}
         numbers = {
             "req_pool_indices": [request.row for request in requests],
             "seq_lens": [request.prefix + request.extend for request in requests],
