@@ -9,7 +9,7 @@ unit its tiles of BLOCK keys. Three partitions of warps pass a tile on through s
 
 Barriers of a slot: k_full (the gather's 128 threads), p_full (scores), k_empty (values: keys, weights and fade are
 free). Barriers of a unit: q_full (the gather's threads), q_empty (scores: the last product has read the queries).
-Shared memory at BLOCK 64 and STAGES 2: 64 KiB of queries, two tiles of 64 KiB, weights and sums: 209 KiB.
+Shared memory at BLOCK 64 and STAGES 2: 64 KiB of queries, two tiles of 64 KiB, weights, sums and barriers: 225 KiB.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+# Triton 3.9 renamed it
+copy_to_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 DIM = gl.constexpr(512)
 LOG2_E = gl.constexpr(1.4426950408889634)
 NEG_INF = gl.constexpr(float("-inf"))
@@ -62,7 +64,7 @@ def _gather(
         q_at = q_ptr + row * q_row_stride + (first_head + head)[:, None].to(gl.int64) * q_head_stride + channel[None, :]
         turn = unit // gl.num_programs(0)
         mbarrier.wait(q_empty, (turn & 1) ^ 1)
-        async_copy.async_copy_global_to_shared(q_smem.index(0), q_at, mask=live[:, None])
+        copy_to_shared(q_smem.index(0), q_at, mask=live[:, None])
         async_copy.mbarrier_arrive(q_full, increment_count=False)
         for step in range(tiles):
             slot = tile % STAGES
@@ -72,7 +74,7 @@ def _gather(
             later = (step + 1) * BLOCK
             index = gl.load(index_at + later, mask=later + key < length, other=-1)
             mbarrier.wait(k_empty.index(slot), ((tile // STAGES) & 1) ^ 1)
-            async_copy.async_copy_global_to_shared(k_smem.index(slot), k_at, mask=valid[:, None])
+            copy_to_shared(k_smem.index(slot), k_at, mask=valid[:, None])
             async_copy.mbarrier_arrive(k_full.index(slot), increment_count=False)
             tile += 1
     async_copy.commit_group()
