@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dsv4bench.kernels.arguments import BF16, expect_tensor
 from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
@@ -61,8 +62,17 @@ def _rms_norm(x_ptr, x_stride, weight_ptr, out_ptr, out_stride, eps, WIDTH: tl.c
     tl.store(out_ptr + row * out_stride + column, (x * scale * weight).to(tl.bfloat16), mask=live)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    expect_tensor("x", tensors["x"], BF16, ("rows", "width"), free_strides=1)
+    rows, width = tensors["x"].shape
+    expect_tensor("weight", tensors["weight"], BF16, (width,))
+    expect_tensor("out", tensors["out"], BF16, (rows, width), free_strides=1)
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row."""
+    check(tensors)
     x, weight, out = tensors["x"], tensors["weight"], tensors["out"]
     rows, width = x.shape
     block = triton.next_power_of_2(width)
