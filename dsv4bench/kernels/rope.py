@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
+from dsv4bench.kernels.arguments import BF16, F32, I64, expect_range, expect_tensor
 from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, ROPE_DIM
@@ -89,12 +90,26 @@ def _rope(
     tl.store(at, turned.to(tl.bfloat16), mask=live[:, None])
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    expect_tensor("x", tensors["x"], BF16, ("rows", "heads", "channels"), free_strides=2)
+    rows, _, channels = tensors["x"].shape
+    if channels < ROPE_DIM:
+        raise ValueError(f"x: {channels} channels, expected at least {ROPE_DIM}")
+    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
+    expect_tensor("positions", tensors["positions"], I64, (rows,))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a position outside the table."""
+    expect_range("positions", tensors["positions"], 0, len(tensors["freqs"]))
+
+
 def build_triton(tensors: Tensors) -> Call:
-    """Launch one program per 32 heads; ValueError when the channels are not contiguous."""
+    """Launch one program per 32 heads."""
+    check(tensors)
     x = tensors["x"]
     rows, heads, channels = x.shape
-    if x.stride(2) != 1:
-        raise ValueError("x must have contiguous channels")
 
     def call() -> None:
         if x.numel():
@@ -123,5 +138,6 @@ KERNEL = Kernel(
     outputs={"x": Tolerance(share=0.999, because="an FMA rounds once on a GPU and twice in the interpreter")},
     examples=(Shape(5, 4, 512, False), Shape(2, 64, 512, True), Shape(1, 3, 64, False), Shape(3, 16, 128, True)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check_values=check_values,
     bench=Bench(lambda rows, case: Shape(rows, 64, HEAD_DIM, False), rows=(1024, 8192)),
 )
