@@ -18,12 +18,14 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
+from dsv4bench.kernels.arguments import BF16, F32, I64, expect_one_of, expect_tensor
 from dsv4bench.kernels.codec_triton import fake_quant_index, fake_quant_kv
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, ROPE_DIM
 from dsv4bench.kernels.row_triton import load_rows, rotate_tail, round_bf16
 
+WIDTHS = (64, 128, 256, 512)
 FAKE_QUANTS = {16: codec.fake_quant_kv, 32: codec.fake_quant_index}
 
 
@@ -97,11 +99,25 @@ def _fake_quant(
     tl.store(out_ptr + rows[:, None] * WIDTH + column, x.to(tl.bfloat16), mask=inside[:, None])
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride; a table comes with positions."""
+    x, freqs, positions = tensors["x"], tensors["freqs"], tensors["positions"]
+    expect_one_of("block", tensors["block"], tuple(FAKE_QUANTS))
+    expect_tensor("x", x, BF16, ("rows", "width"), free_strides=1)
+    expect_one_of("width of x", x.shape[1], WIDTHS)
+    expect_tensor("out", tensors["out"], BF16, x.shape)
+    if (freqs is None) != (positions is None):
+        given, missing = ("freqs", "positions") if positions is None else ("positions", "freqs")
+        raise ValueError(f"{missing}: None, expected a tensor beside {given}")
+    if freqs is not None:
+        expect_tensor("freqs", freqs, F32, ("m", ROPE_DIM))
+        expect_tensor("positions", positions, I64, (x.shape[0],))
+
+
 def build_triton(tensors: Tensors) -> Call:
-    """Launch programs of one warp, each with as many rows as make 512 values; ValueError for a block but 16 and 32."""
+    """Launch programs of one warp, each with as many rows as make 512 values."""
+    check(tensors)
     x, freqs, out, block = tensors["x"], tensors["freqs"], tensors["out"], tensors["block"]
-    if block not in FAKE_QUANTS:
-        raise ValueError(f"block is {block}: compressed KV has 16 values a scale, index rows 32")
     count, width = x.shape
     rows = max(1, HEAD_DIM // width)
     table_rows = 0 if freqs is None else freqs.shape[0]

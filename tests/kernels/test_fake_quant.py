@@ -115,9 +115,48 @@ def test_every_row_of_a_ragged_last_program_is_written(run, rows, width, block):
     assert_same_bits(run(wide[:, width:], block), rule(wide[:, width:].float()).bfloat16())
 
 
-def test_another_block_is_refused():
-    tensors = {"x": random_rows(1, 128), "freqs": None, "positions": None, "block": 64, "out": random_rows(1, 128)}
-    with pytest.raises(ValueError, match="block is 64"):
+@pytest.mark.parametrize(
+    ("argument", "make", "said"),
+    [
+        pytest.param("block", lambda block: 64, r"block: 64, expected one of 16, 32", id="block"),
+        pytest.param(
+            "x", lambda x: x.float(), r"x: float32 \[3, 128\], expected bfloat16 \[rows, width\]", id="x-dtype"
+        ),
+        pytest.param("x", lambda x: x[:, :96], r"width of x: 96, expected one of 64, 128, 256, 512", id="x-width"),
+        pytest.param(
+            "x", lambda x: x.repeat(1, 2)[:, ::2], r"x: dimension 1 has stride 2, expected 1", id="x-channels-apart"
+        ),
+        pytest.param(
+            "out", lambda out: out[:2], r"out: bfloat16 \[2, 128\], expected bfloat16 \[3, 128\]", id="out-rows"
+        ),
+        pytest.param(
+            "out",
+            lambda out: out.repeat(1, 2)[:, :128],
+            r"out: dimension 0 has stride 256, expected 128",
+            id="out-row-stride",
+        ),
+        pytest.param("freqs", lambda freqs: None, r"freqs: None, expected a tensor beside positions", id="no-freqs"),
+        pytest.param(
+            "positions", lambda positions: None, r"positions: None, expected a tensor beside freqs", id="no-positions"
+        ),
+        pytest.param(
+            "freqs",
+            lambda freqs: freqs[:, :32],
+            r"freqs: float32 \[64, 32\], expected float32 \[m, 64\]",
+            id="freqs-width",
+        ),
+        pytest.param(
+            "positions",
+            lambda positions: positions.int(),
+            r"positions: int32 \[3\], expected int64 \[3\]",
+            id="position-dtype",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_named(argument, make, said):
+    tensors = KERNEL.inputs(Shape(3, 128, 32, True), torch.Generator().manual_seed(9))
+    tensors[argument] = make(tensors[argument])
+    with pytest.raises(ValueError, match=said):
         KERNEL.provider("triton").build(tensors)
 
 
