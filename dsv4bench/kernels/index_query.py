@@ -3,8 +3,8 @@
     out[t, h]     = fake quant, 32-wide, of bf16(q[t, h] rotated at positions[t])    the index rule, exact in bf16
     weights[t, h] = bf16(weights_raw[t, h] * scale)                                  scale = 128^-0.5 * heads^-0.5
 
-Shapes: q [T, Hi, 128] bf16 and weights_raw [T, Hi] bf16, row strides free; freqs f32 [M, 64], cosine and sine
-interleaved; positions i64 [T]; outputs out [T, Hi, 128] bf16, weights [T, Hi] bf16.
+Shapes: q [T, Hi, 128] bf16 and weights_raw [T, Hi] bf16, strides of rows and heads free; freqs f32 [M, 64], cosine and
+sine interleaved; positions i64 [T]; outputs out [T, Hi, 128] bf16, weights [T, Hi] bf16, strides free too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec
+from dsv4bench.kernels.arguments import BF16, F32, I64, expect_range, expect_tensor
 from dsv4bench.kernels.codec_triton import fake_quant_index
 from dsv4bench.kernels.contract import (
     EXACT,
@@ -123,8 +124,25 @@ def _index_query(
     tl.store(weights_ptr + row * weights_stride + head, (raw * scale).to(tl.bfloat16), mask=live)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    expect_tensor("q", tensors["q"], BF16, ("rows", "heads", INDEX_DIM), free_strides=2)
+    rows, heads, _ = tensors["q"].shape
+    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
+    expect_tensor("positions", tensors["positions"], I64, (rows,))
+    expect_tensor("weights_raw", tensors["weights_raw"], BF16, (rows, heads), free_strides=1)
+    expect_tensor("out", tensors["out"], BF16, (rows, heads, INDEX_DIM), free_strides=2)
+    expect_tensor("weights", tensors["weights"], BF16, (rows, heads), free_strides=1)
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a position outside the table."""
+    expect_range("positions", tensors["positions"], 0, len(tensors["freqs"]))
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program per 16 heads."""
+    check(tensors)
     q, out, raw, weights = tensors["q"], tensors["out"], tensors["weights_raw"], tensors["weights"]
     rows, heads, _ = q.shape
 
@@ -160,5 +178,6 @@ KERNEL = Kernel(
     outputs={"out": Tolerance(share=0.999, because="an FMA rounds twice in the interpreter"), "weights": EXACT},
     examples=(Shape(5, 4), Shape(2, 32), Shape(1, 3)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check_values=check_values,
     bench=Bench(lambda rows, case: Shape(rows, 32), rows=(1024, 8192)),
 )
