@@ -125,10 +125,69 @@ def test_chunks_of_rows_give_what_one_chunk_gives(monkeypatch, device):
     assert torch.equal(tensors["blocks"], whole)
 
 
-def test_triton_refuses_blocks_that_are_no_power_of_two():
-    tensors = arguments([[0.0] * 12], [11], 2) | {"candidate_block": 6}
-    with pytest.raises(ValueError, match="power of two"):
+@pytest.mark.parametrize(
+    ("argument", "make", "said"),
+    [
+        pytest.param(
+            "logits",
+            lambda logits: logits.float(),
+            r"logits: float32 \[2, 12\], expected bfloat16 \[rows, columns\]",
+            id="logits-dtype",
+        ),
+        pytest.param(
+            "logits",
+            lambda logits: logits.repeat(1, 2)[:, ::2],
+            r"logits: dimension 1 has stride 2, expected 1",
+            id="logits-columns-apart",
+        ),
+        pytest.param(
+            "positions",
+            lambda positions: positions.int(),
+            r"positions: int32 \[2\], expected int64 \[2\]",
+            id="position-dtype",
+        ),
+        pytest.param(
+            "positions",
+            lambda positions: positions[:1],
+            r"positions: int64 \[1\], expected int64 \[2\]",
+            id="position-rows",
+        ),
+        pytest.param("ratio", lambda ratio: 3, r"ratio: 3, expected a power of two", id="ratio"),
+        pytest.param(
+            "candidate_block", lambda size: 6, r"candidate_block: 6, expected a power of two", id="candidate-block"
+        ),
+        pytest.param(
+            "blocks",
+            lambda blocks: blocks.long(),
+            r"blocks: int64 \[2, 3\], expected int32 \[2, blocks\]",
+            id="blocks-dtype",
+        ),
+        pytest.param(
+            "blocks",
+            lambda blocks: blocks[:1],
+            r"blocks: int32 \[1, 3\], expected int32 \[2, blocks\]",
+            id="blocks-rows",
+        ),
+        pytest.param(
+            "blocks", lambda blocks: blocks[:, :0], r"blocks: keeps 0 a row, expected at least 1", id="no-blocks"
+        ),
+    ],
+)
+def test_a_wrong_argument_is_named(argument, make, said):
+    tensors = arguments(torch.zeros(2, 12), [4, 11], 3)
+    tensors[argument] = make(tensors[argument])
+    with pytest.raises(ValueError, match=said):
         KERNEL.provider("triton").build(tensors)
+
+
+@pytest.mark.parametrize(("ratio", "last"), [(1, 11), (2, 24)])
+def test_a_row_that_sees_more_than_the_logits_have_is_named(ratio, last):
+    """At ratio 2 position 24 still sees 12 columns, position 25 a thirteenth."""
+    tensors = arguments(torch.zeros(2, 12), [4, last], 3, ratio)
+    KERNEL.check_values(tensors)
+    tensors["positions"][1] = last + 1
+    with pytest.raises(ValueError, match=rf"positions\[1\]: {last + 1}, expected 0 to {last}"):
+        KERNEL.check_values(tensors)
 
 
 def test_the_cost_reads_what_is_visible():
