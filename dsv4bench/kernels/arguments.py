@@ -79,6 +79,19 @@ def expect_at_most(name: str, value: int, limit: int, because: str) -> None:
         raise ValueError(f"{name}: {value}, expected at most {limit}: {because}")
 
 
+def expect_candidates(candidates: torch.Tensor | None, rows: int, block: int) -> None:
+    """Raise unless candidates, where there are any, are dense ids i32 [rows, blocks] of blocks of a power of two."""
+    if candidates is not None:
+        expect_page_size(block, "candidate_block")
+        expect_tensor("candidates", candidates, I32, (rows, "blocks"))
+
+
+def expect_candidate_ids(candidates: torch.Tensor | None, block: int) -> None:
+    """Raise unless each candidate is -1 or a block of positions that i32 can hold; waits for the device."""
+    if candidates is not None:
+        expect_range("candidates", candidates, -1, (2**31 - 1) // block)
+
+
 def expect_range(name: str, values: torch.Tensor, low: int, end: int) -> None:
     """Raise unless all values of an integer tensor lie in [low, end); reads the tensor, so it waits for the device."""
     wrong = ((values < low) | (values >= end)).nonzero()

@@ -20,6 +20,7 @@ from dsv4bench.kernels.arguments import I32, I64, expect_one_of, expect_range, e
 from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import FULL_PAGE
+from dsv4bench.kernels.paged import table_slots
 
 RATIOS = (1, 2, 4, 128)
 
@@ -71,12 +72,10 @@ def reference(
     lens: torch.Tensor,
 ) -> None:
     """Translate every chosen position through the page table."""
-    page_rows = FULL_PAGE // ratio
     lens.copy_(torch.where(loc != 0, ((positions + 1) // ratio).clamp(max=raw.shape[1]), 0))
     chosen = (raw >= 0) & (torch.arange(raw.shape[1], device=raw.device) < lens[:, None])
     known = torch.where(chosen, raw, 0)
-    pages = page_table[req[:, None], known // page_rows]
-    slots.copy_(torch.where(chosen, pages * page_rows + known % page_rows, -1))
+    slots.copy_(torch.where(chosen, table_slots(page_table, req, known, FULL_PAGE // ratio), -1))
 
 
 def cost(tensors: Tensors) -> Cost:

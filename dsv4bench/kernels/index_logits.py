@@ -19,16 +19,14 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from dsv4bench.kernels import codec, paged
-from dsv4bench.kernels.codec_triton import e2m1_decode, ue8m0_decode, unpack_nibbles
+from dsv4bench.kernels import arguments, codec, paged
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import FULL_PAGE, INDEX_DIM, INDEX_K
-from dsv4bench.kernels.paged_triton import slot_offsets
+from dsv4bench.kernels.paged_triton import load_index_rows
 from dsv4bench.kernels.row_triton import round_bf16
 
-DIM, DATA, SCALES = tl.constexpr(INDEX_DIM), tl.constexpr(INDEX_K.data_bytes), tl.constexpr(INDEX_K.scale_bytes)
-FULL = tl.constexpr(FULL_PAGE)
+DIM, FULL = tl.constexpr(INDEX_DIM), tl.constexpr(FULL_PAGE)
 NOBODY = tl.constexpr(0x7FFFFFFF)  # no request, and no position
 BLOCK_COLUMNS = 128
 ROWS_PER_PROGRAM = 16
@@ -119,9 +117,10 @@ def reference(
             position = (begin + torch.arange(candidate_block, device=q.device)).flatten(1)[:, :columns]
         owners, counts, limit = _owners(req[rows], seen[rows]) if shared else (req[rows], [], seen[rows])
         wanted = position.masked_fill((position < 0) | (position >= limit[:, None]), 0)
-        keys = _keys(cache, page_size, page_table[owners], wanted, ratio)
+        slots = paged.table_slots(page_table, owners, wanted, FULL_PAGE // ratio)
+        keys = codec.index_unpack(*paged.read_rows(cache, slots.flatten(), page_size, INDEX_K)).float()
         hidden = (position < 0) | (position >= seen[rows, None])
-        scores = _scores(q[rows].float(), weights[rows], keys, counts)
+        scores = _scores(q[rows].float(), weights[rows], keys.view(*wanted.shape, INDEX_DIM), counts)
         logits[rows, :columns] = scores.masked_fill_(hidden, float("-inf"))
 
 
@@ -129,16 +128,6 @@ def _owners(req: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, list[i
     """Return each run of equal requests: the request, its number of rows, and how far the farthest of them sees."""
     owners, run, counts = torch.unique_consecutive(req, return_inverse=True, return_counts=True)
     return owners, counts.tolist(), torch.zeros_like(owners).scatter_reduce_(0, run, seen, "amax")
-
-
-def _keys(
-    cache: torch.Tensor, page_size: int, page_table: torch.Tensor, position: torch.Tensor, ratio: int
-) -> torch.Tensor:
-    """Return the f32 keys [n, columns, 128] at positions [n, columns] of the requests with these page tables."""
-    page_rows = FULL_PAGE // ratio
-    slots = page_table.gather(1, position // page_rows) * page_rows + position % page_rows
-    packed = paged.read_rows(cache, slots.flatten(), page_size, INDEX_K)
-    return codec.index_unpack(*packed).to(torch.float32).view(*position.shape, INDEX_DIM)
 
 
 def _scores(q: torch.Tensor, weights: torch.Tensor, keys: torch.Tensor, counts: list[int]) -> torch.Tensor:
@@ -166,19 +155,6 @@ def cost(tensors: Tensors) -> Cost:
         keys, table = scored.sum(), 4 * candidates.numel()
     read = 2 * (q.numel() + tensors["weights"].numel()) + INDEX_K.row_bytes * int(keys) + 16 * len(q) + table
     return Cost(2 * INDEX_DIM * q.shape[1] * int(scored.sum()), bytes_read=read, bytes_written=2 * logits.numel())
-
-
-@triton.jit
-def _load_keys(cache_ptr, page_table_ptr, position, live, RATIO: tl.constexpr, PAGE_SIZE: tl.constexpr):
-    """Return bf16 keys [N, 128] at positions [N] of the request with this page table; zeros where not `live`."""
-    PAGE_ROWS: tl.constexpr = FULL // RATIO
-    page = tl.load(page_table_ptr + position // PAGE_ROWS, mask=live, other=0)
-    slots = page.to(tl.int64) * PAGE_ROWS + position % PAGE_ROWS
-    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_SIZE * (DATA + SCALES), DATA, SCALES)
-    payload = tl.load(cache_ptr + data[:, None] + tl.arange(0, DATA)[None, :], mask=live[:, None], other=0)
-    scales = tl.load(cache_ptr + scale[:, None] + tl.arange(0, SCALES)[None, :], mask=live[:, None], other=0)
-    values = tl.reshape(e2m1_decode(unpack_nibbles(payload)), (position.shape[0], SCALES, DIM // SCALES))
-    return tl.reshape(values * ue8m0_decode(scales)[:, :, None], (position.shape[0], DIM)).to(tl.bfloat16)
 
 
 @triton.jit
@@ -229,14 +205,16 @@ def _index_logits(
         current = tl.min(tl.where(live, req, NOBODY))
         while current < NOBODY:  # rows of one request share its keys; as a rule there is one request here
             farthest = tl.max(tl.where(req == current, seen, 0))
-            table = page_table_ptr + current * pages
-            keys = _load_keys(cache_ptr, table, position, position < farthest, RATIO, PAGE_SIZE)
+            table, there = page_table_ptr + current * pages, position < farthest
+            page = tl.load(table + position // (FULL // RATIO), mask=there, other=0).to(tl.int64)
+            slots = page * (FULL // RATIO) + position % (FULL // RATIO)
+            keys = load_index_rows(cache_ptr, slots, there, PAGE_SIZE)
             for group in range(0, ROWS, GROUP):
                 begin = first + group
                 base = begin.to(tl.int64)
-                there = (begin + member_of < rows) & (head_of < HEADS)
-                q = tl.load(q_ptr + base * (HEADS * DIM) + q_at, mask=there[:, None], other=0.0)
-                weight = tl.load(weights_ptr + base * HEADS + head_at, mask=there, other=0.0).to(tl.float32)
+                filled = (begin + member_of < rows) & (head_of < HEADS)
+                q = tl.load(q_ptr + base * (HEADS * DIM) + q_at, mask=filled[:, None], other=0.0)
+                weight = tl.load(weights_ptr + base * HEADS + head_at, mask=filled, other=0.0).to(tl.float32)
                 dots = tl.maximum(round_bf16(tl.dot(keys, tl.trans(q))), 0.0)
                 terms = tl.reshape(round_bf16(dots * weight[None, :]), (BLOCK, GROUP, HEADS_BLOCK))
                 known = begin + member < rows
@@ -248,15 +226,34 @@ def _index_logits(
             current = tl.min(tl.where(live & (req > current), req, NOBODY))
 
 
-def build_triton(tensors: Tensors) -> Call:
-    """Launch a program per 16 rows, or per row with candidates, and 128 columns; ValueError unless all is contiguous.
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    arguments.expect_page_size(tensors["ratio"], "ratio")
+    arguments.expect_cache(tensors["cache"], INDEX_K, tensors["page_size"])
+    arguments.expect_tensor("q", tensors["q"], arguments.BF16, ("rows", "heads", INDEX_DIM))
+    rows, heads, _ = tensors["q"].shape
+    arguments.expect_tensor("weights", tensors["weights"], arguments.BF16, (rows, heads))
+    arguments.expect_tensor("page_table", tensors["page_table"], arguments.I32, ("requests", "pages"))
+    for name in ("req", "positions"):
+        arguments.expect_tensor(name, tensors[name], arguments.I64, (rows,))
+    arguments.expect_candidates(tensors["candidates"], rows, tensors["candidate_block"])
+    arguments.expect_tensor("logits", tensors["logits"], arguments.BF16, (rows, "columns"))
 
-    The grid follows the shape of `logits`, never its data: programs that see nothing write -inf and leave.
-    """
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a request or position outside the page table, a page outside the cache, or a block."""
+    requests, pages = tensors["page_table"].shape
+    slots = len(tensors["cache"]) * tensors["page_size"]
+    arguments.expect_range("req", tensors["req"], 0, requests)
+    arguments.expect_range("positions", tensors["positions"], 0, pages * FULL_PAGE)
+    arguments.expect_range("page_table", tensors["page_table"], 0, slots * tensors["ratio"] // FULL_PAGE)
+    arguments.expect_candidate_ids(tensors["candidates"], tensors["candidate_block"])
+
+
+def build_triton(tensors: Tensors) -> Call:
+    """Launch a program per 16 rows, or per row with candidates, and 128 columns of `logits`, whatever its data."""
+    check(tensors)
     names = ("q", "weights", "cache", "page_table", "req", "positions", "candidates", "logits")
-    wrong = [name for name in names if tensors[name] is not None and not tensors[name].is_contiguous()]
-    if wrong:
-        raise ValueError(f"{wrong[0]} must be contiguous")
     rows, heads, _ = tensors["q"].shape
     candidates, columns = tensors["candidates"], tensors["logits"].shape[1]
     heads_block = max(16, triton.next_power_of_2(heads))
@@ -297,4 +294,5 @@ KERNEL = Kernel(
         Shape(((500, 3), (0, 1)), heads=4, ratio=2, blocks=20),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check_values=check_values,
 )

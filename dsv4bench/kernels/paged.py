@@ -28,6 +28,11 @@ def shuffled_pages(pages: int, page_size: int, generator: torch.Generator) -> to
     return (order[:, None] * page_size + torch.arange(page_size, device=generator.device)).flatten()
 
 
+def table_slots(page_table: torch.Tensor, req: torch.Tensor, positions: torch.Tensor, page_rows: int) -> torch.Tensor:
+    """Return the slots of positions [n, k] of requests [n] whose pages [R, pages] hold `page_rows` positions each."""
+    return page_table[req[:, None], positions // page_rows] * page_rows + positions % page_rows
+
+
 def read_rows(
     cache: torch.Tensor, slots: torch.Tensor, page_size: int, layout: KVLayout
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -155,8 +155,8 @@ def _load_bytes(cache_ptr, offsets, live, COUNT: tl.constexpr):
 
 @triton.jit
 def _scaled(values, scales):
-    """Multiply values [R, 512] by scales [R, tiles], each for its tile, and round to bf16."""
-    tiles = tl.reshape(values, (scales.shape[0], scales.shape[1], ROW // scales.shape[1]))
+    """Multiply values [R, n] by scales [R, tiles], each for its tile, and round to bf16."""
+    tiles = tl.reshape(values, (scales.shape[0], scales.shape[1], values.shape[1] // scales.shape[1]))
     return tl.reshape(tiles * scales[:, :, None], values.shape).to(tl.bfloat16)
 
 
@@ -178,6 +178,14 @@ def store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE: tl.cons
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_SIZE * (INDEX_DATA + INDEX_SCALE), INDEX_DATA, INDEX_SCALE)
     _store_bytes(cache_ptr, data, live, payload)
     _store_bytes(cache_ptr, scale, live, scales)
+
+
+@triton.jit
+def load_index_rows(cache_ptr, slots, live, PAGE_SIZE: tl.constexpr):
+    """Return the rows bf16 [R, 128] of index slots [R]; zeros where a slot is not `live` [R]."""
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_SIZE * (INDEX_DATA + INDEX_SCALE), INDEX_DATA, INDEX_SCALE)
+    values = e2m1_decode(unpack_nibbles(_load_bytes(cache_ptr, data, live, INDEX_DATA)))
+    return _scaled(values, ue8m0_decode(_load_bytes(cache_ptr, scale, live, INDEX_SCALE)))
 
 
 @triton.jit

@@ -57,6 +57,11 @@ def test_values_out_of_range_are_named_with_their_place():
         arguments.expect_range("slots", torch.tensor([0, 6, 7]), 0, 6)
 
 
+def test_candidates_may_be_absent():
+    arguments.expect_candidates(None, 3, 0)
+    arguments.expect_candidate_ids(None, 0)
+
+
 def test_limits_and_choices_name_both_values():
     with pytest.raises(ValueError, match="rows: 65537, expected at most 65536: ids are 16 bits"):
         arguments.expect_at_most("rows", 65537, 65536, "ids are 16 bits")

@@ -230,11 +230,94 @@ def test_chunks_of_rows_give_what_one_chunk_gives(blocks, monkeypatch, device):
     torch.testing.assert_close(tensors["logits"], whole, rtol=2**-6, atol=2**-8)
 
 
-def test_triton_refuses_rows_with_a_stride():
-    tensors = made(Shape(((40, 5),), heads=4, ratio=1))
-    tensors["logits"] = tensors["logits"][:, :8]
-    with pytest.raises(ValueError, match="logits must be contiguous"):
+@pytest.mark.parametrize(
+    ("argument", "make", "said"),
+    [
+        pytest.param(
+            "q", lambda q: q.float(), r"q: float32 \[6, 4, 128\], expected bfloat16 \[rows, heads, 128\]", id="q-dtype"
+        ),
+        pytest.param(
+            "q", lambda q: q.repeat(1, 2, 1)[:, :4], r"q: dimension 0 has stride 1024, expected 512", id="q-row-stride"
+        ),
+        pytest.param(
+            "weights",
+            lambda weights: weights[:, :3],
+            r"weights: bfloat16 \[6, 3\], expected bfloat16 \[6, 4\]",
+            id="weights-heads",
+        ),
+        pytest.param(
+            "cache",
+            lambda cache: cache[:, :4348],
+            r"index_k cache with pages of 64 is .*\[pages, 4352\].*\[16, 4348\]",
+            id="cache-width",
+        ),
+        pytest.param("page_size", lambda size: 48, r"page_size: 48, expected a power of two", id="page-size"),
+        pytest.param(
+            "page_table",
+            lambda table: table.long(),
+            r"page_table: int64 \[2, 2\], expected int32 \[requests, pages\]",
+            id="table-dtype",
+        ),
+        pytest.param("req", lambda req: req.int(), r"req: int32 \[6\], expected int64 \[6\]", id="request-dtype"),
+        pytest.param(
+            "positions",
+            lambda positions: positions[:5],
+            r"positions: int64 \[5\], expected int64 \[6\]",
+            id="position-rows",
+        ),
+        pytest.param("ratio", lambda ratio: 3, r"ratio: 3, expected a power of two", id="ratio"),
+        pytest.param(
+            "candidates",
+            lambda blocks: blocks[:5],
+            r"candidates: int32 \[5, 6\], expected int32 \[6, blocks\]",
+            id="candidate-rows",
+        ),
+        pytest.param(
+            "candidates",
+            lambda blocks: blocks[:, :3],
+            r"candidates: dimension 0 has stride 6, expected 3",
+            id="candidate-stride",
+        ),
+        pytest.param(
+            "candidate_block", lambda size: 0, r"candidate_block: 0, expected a power of two", id="candidate-block"
+        ),
+        pytest.param(
+            "logits",
+            lambda logits: logits[:, :8],
+            r"logits: dimension 0 has stride 48, expected 8",
+            id="logits-row-stride",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_named(argument, make, said):
+    tensors = made(Shape(((40, 5), (300, 1)), heads=4, ratio=1, blocks=6))
+    tensors[argument] = make(tensors[argument])
+    with pytest.raises(ValueError, match=said):
         KERNEL.provider("triton").build(tensors)
+
+
+@pytest.mark.parametrize(
+    ("argument", "place", "wrong", "last"),
+    [
+        pytest.param("req", (5,), 2, 1, id="request"),
+        pytest.param("positions", (5,), 512, 511, id="position"),
+        pytest.param("page_table", (1, 1), 3, 2, id="page-of-a-part-of-a-page-more"),
+        pytest.param("page_table", (0, 1), 3, 2, id="page"),
+        pytest.param("candidates", (3, 2), 2**28, 2**28 - 2, id="candidate"),
+    ],
+)
+def test_a_value_out_of_range_is_named(argument, place, wrong, last):
+    """A cache of 15 index pages of 64 has room for 3 pages of 256."""
+    tensors = made(Shape(((40, 5), (300, 1)), heads=4, ratio=1, blocks=6))
+    tensors["cache"] = tensors["cache"].repeat(2, 1)[:15]
+    tensors["page_table"] %= 3
+    tensors[argument][place] = last
+    KERNEL.check_values(tensors)
+    tensors[argument][place] = wrong
+    with pytest.raises(
+        ValueError, match=rf"{argument}\[{', '.join(map(str, place))}\]: {wrong}, expected .* to {last}"
+    ):
+        KERNEL.check_values(tensors)
 
 
 def test_the_cost_counts_keys_once_a_request():

@@ -119,6 +119,66 @@ def test_rows_of_a_wider_output(provider, device):
     assert buffer.tolist() == 2 * [[-77, -77, 0, 1, 2, -77, -77, -77, -77]]
 
 
+@pytest.mark.parametrize(
+    ("argument", "make", "said"),
+    [
+        pytest.param(
+            "logits",
+            lambda logits: logits.float(),
+            r"logits: float32 \[2, 32\], expected bfloat16 \[rows, columns\]",
+            id="logits-dtype",
+        ),
+        pytest.param(
+            "logits",
+            lambda logits: logits.repeat(1, 2)[:, ::2],
+            r"logits: dimension 1 has stride 2, expected 1",
+            id="logits-columns-apart",
+        ),
+        pytest.param(
+            "logits",
+            lambda logits: logits.repeat(1, 2)[:, :33],
+            r"columns of logits: 33, expected at most 32: .* candidate blocks",
+            id="logits-beyond-the-candidates",
+        ),
+        pytest.param(
+            "candidates",
+            lambda blocks: blocks.long(),
+            r"candidates: int64 \[2, 4\], expected int32 \[2, blocks\]",
+            id="candidate-dtype",
+        ),
+        pytest.param(
+            "candidates",
+            lambda blocks: blocks[:1],
+            r"candidates: int32 \[1, 4\], expected int32 \[2, blocks\]",
+            id="candidate-rows",
+        ),
+        pytest.param(
+            "candidate_block", lambda size: 6, r"candidate_block: 6, expected a power of two", id="candidate-block"
+        ),
+        pytest.param("topk", lambda topk: 0, r"topk: 0, expected at least 1", id="no-top-k"),
+        pytest.param(
+            "topk", lambda topk: 5, r"raw: int32 \[2, 4\], expected int32 \[2, 5\]", id="top-k-wider-than-raw"
+        ),
+        pytest.param("raw", lambda raw: raw.long(), r"raw: int64 \[2, 4\], expected int32 \[2, 4\]", id="raw-dtype"),
+    ],
+)
+def test_a_wrong_argument_is_named(argument, make, said):
+    tensors = arguments(torch.zeros(2, 32), 4, [[0, 1, 2, 3]] * 2)
+    tensors[argument] = make(tensors[argument])
+    with pytest.raises(ValueError, match=said):
+        KERNEL.provider("triton").build(tensors)
+
+
+@pytest.mark.parametrize(("wrong", "right"), [(-2, -1), (2**28 - 1, 2**28 - 2)], ids=["negative", "beyond-i32"])
+def test_a_candidate_out_of_range_is_named(wrong, right):
+    tensors = arguments(torch.zeros(2, 32), 4, [[0, 1, 2, 3]] * 2)
+    tensors["candidates"][1, 2] = right
+    KERNEL.check_values(tensors)
+    tensors["candidates"][1, 2] = wrong
+    with pytest.raises(ValueError, match=rf"candidates\[1, 2\]: {wrong}, expected -1 to 268435454"):
+        KERNEL.check_values(tensors)
+
+
 LOGITS = st.sampled_from([-INF, -2.0, -0.0, 0.0, 0.5, 0.50390625, 1.0, 3.0])
 
 
