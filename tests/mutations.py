@@ -75,7 +75,7 @@ MUTATIONS = (
     Mutation("fill_compressed_indices", "column < tl.load(lens_ptr + row)", "column <= tl.load(lens_ptr + row)"),
     Mutation("mqa_schedule", "ends <= target", "ends < target"),
     Mutation("extend_offsets", "live = column < requests", "live = column < requests - 1"),
-    Mutation("chunk_windows", "gathered = tl.minimum(seq, extend + (SPAN", "gathered = tl.minimum(seq, extend + (1+SPAN"),
+    Mutation("chunk_windows", "position = seq - gathered + row", "position = seq - gathered + row - 1"),
     Mutation("chunk_gather", "mask=request < end", "mask=request <= end"),
     Mutation("fake_quant", "positions < table_rows)", "positions < table_rows - 1)"),
     Mutation("index_key", "live = slots > 0", "live = slots >= 0"),

@@ -1,6 +1,7 @@
 """The list of mutations cannot rot: it covers every Triton kernel, and each text stands once, in a Triton body."""
 
 import ast
+import subprocess
 
 import pytest
 
@@ -36,21 +37,25 @@ def test_a_mutation_has_a_test_file(mutation):
     assert (ROOT / mutation.test_path).is_file()
 
 
+def pytest_exits(monkeypatch, code: int, output: str = "") -> None:
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, code, output))
+
+
 @pytest.mark.parametrize(
-    ("body", "failure"),
+    ("code", "output", "failure"),
     [
-        ("assert True", None),
-        ("assert False", "test_it.py::test_it"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "signal 11 in test_it.py"),
+        (0, "3 passed", None),
+        (1, "E  boom\nFAILED test_it.py::test_it[4] - assert 1 == 2\n1 failed", "test_it.py::test_it[4]"),
+        (-11, "", "signal 11 in test_it.py"),
     ],
     ids=["green", "red", "crash"],
 )
-def test_a_red_test_or_a_crash_kills_a_mutation(tmp_path, body, failure):
-    (tmp_path / "test_it.py").write_text(f"def test_it():\n    {body}\n")
+def test_a_red_test_or_a_crash_kills_a_mutation(monkeypatch, tmp_path, code, output, failure):
+    pytest_exits(monkeypatch, code, output)
     assert first_failure(tmp_path, "test_it.py") == failure
 
 
-def test_a_run_without_tests_kills_nothing(tmp_path):
-    (tmp_path / "test_it.py").write_text("")
+def test_a_run_without_tests_kills_nothing(monkeypatch, tmp_path):
+    pytest_exits(monkeypatch, 5)
     with pytest.raises(RuntimeError, match="exited 5"):
         first_failure(tmp_path, "test_it.py")
