@@ -91,6 +91,7 @@ def prefill(
     fault: options.Fault = "",
     out: options.Out = None,
     resume: options.Resume = None,
+    src: options.Source = None,
     dry_run: options.DryRun = False,
     form: options.Format = "table",
     as_json: options.Json = False,
@@ -100,12 +101,15 @@ def prefill(
 
     Every option that takes an AXIS may be given several values or repeated; the run is their product.
     """
+    from dsv4bench.cli_source import enter
+
+    tree = enter(src)  # before anything heavy is imported
     from dsv4bench.cli_prefill import Request, run_prefill
     from dsv4bench.workloads.options import PrefillArguments
 
     typed = {name: value for name, value in context.params.items() if name in PrefillArguments.__dataclass_fields__}
     arguments = PrefillArguments(**{name: _axis(name, value) for name, value in typed.items()})
-    raise typer.Exit(run_prefill(Request(arguments, out, resume, dry_run, _form(form, as_json), quiet)))
+    raise typer.Exit(run_prefill(Request(arguments, out, resume, dry_run, _form(form, as_json), quiet, tree)))
 
 
 @app.command(epilog=EPILOG)
@@ -125,7 +129,7 @@ def kernels(
     form: options.Format = "table",
     as_json: options.Json = False,
     quiet: options.Quiet = False,
-    src: kernel_options.Source = None,
+    src: options.Source = None,
     digest: kernel_options.Digest = False,
     a_src: kernel_options.SourceA = "HEAD",
     b_src: kernel_options.SourceB = "",
@@ -138,11 +142,12 @@ def kernels(
 
     A provider is checked against the reference first; a wrong result has no speed.
     """
+    from dsv4bench.cli_source import enter
+
+    tree = enter(src)  # before anything heavy is imported
     from dsv4bench import cli_kernels
     from dsv4bench.workloads.kernel_cells import KernelArguments
 
-    if src is not None:
-        raise typer.Exit(cli_kernels.in_source(src))
     typed = KernelArguments(names or (), rows or (), kv or (), case or (), provider, device, seed, samples, quick)
     if once or ncu or ncu_report:
         from dsv4bench import cli_ncu
@@ -153,7 +158,7 @@ def kernels(
         from dsv4bench.cli_digest import run_digest
 
         raise typer.Exit(run_digest(typed, a_src, b_src, control, _form(form, as_json)))
-    request = cli_kernels.Request(typed, out, resume, _form(form, as_json), plot, quiet)
+    request = cli_kernels.Request(typed, out, resume, _form(form, as_json), plot, quiet, tree)
     raise typer.Exit(cli_kernels.run_kernels(request))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv4bench.cli import FAILED, NOTHING, OK
-from dsv4bench.cli_kernels import source_environment
+from dsv4bench.cli_source import source_environment, source_tree
 from dsv4bench.dashboards.digest_table import digest_table
 from dsv4bench.dashboards.tables import show_tables
 from dsv4bench.errors import DsvError, UsageError
@@ -77,7 +77,7 @@ def _tree(text: str, folder: Path, option: str) -> Path:
     if not text:
         return OWN_ROOT
     if Path(text).is_dir():
-        return Path(text).resolve()
+        return source_tree(Path(text), option).root
     folder.mkdir()
     archive = folder / "tree.tar"
     command = ["git", "-C", str(OWN_ROOT), "archive", "--output", str(archive), text, "dsv4bench"]

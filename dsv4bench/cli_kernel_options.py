@@ -55,7 +55,3 @@ Control = Annotated[
     float | None,
     typer.Option("--control", metavar="EPS", help="Perturb one input by EPS as well: some output must differ."),
 ]
-Source = Annotated[
-    Path | None,
-    typer.Option("--src", metavar="DIR", help="Put a source tree before the installed packages, in a fresh process."),
-]

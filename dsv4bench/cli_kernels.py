@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dsv4bench.cli import FAILED, INTERRUPTED, NOTHING, OK
+from dsv4bench.cli_source import SourceTree
 from dsv4bench.dashboards import tables
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling import kernel_recording
@@ -30,6 +29,7 @@ class Request:
     form: str = "table"
     plot: bool = False
     quiet: bool = False
+    src: SourceTree | None = None
 
 
 def run_kernels(request: Request) -> int:
@@ -39,7 +39,8 @@ def run_kernels(request: Request) -> int:
     plan = kernel_cells(request.typed)
     first = plan[0][0]
     notes = ("a CPU: small shapes and the torch reference, no speed of any kernel",) if first.device == "cpu" else ()
-    session = open_session(first.device, first.samples, first.quick, ("dsv4bench", *sys.argv[1:]), notes)
+    src = request.src.facts() if request.src else None
+    session = open_session(first.device, first.samples, first.quick, ("dsv4bench", *sys.argv[1:]), notes, src)
     session = kernel_recording.kernel_session(session, first.quick)
     done = frozenset(finished_keys(request.resume)) if request.resume else frozenset()
     with _store(request) as store:
@@ -52,34 +53,6 @@ def exit_code(records: Sequence[Record]) -> int:
     if any(record.status in ("failed", "wrong") for record in records):
         return FAILED
     return OK if any(record.status == "ok" for record in records) else NOTHING
-
-
-def in_source(directory: Path) -> int:
-    """Run this command again in a fresh process whose packages come from `directory` first; return its exit code."""
-    if not directory.is_dir():
-        raise UsageError(f"--src {directory}: no such directory; expected the folder that holds the package's folder")
-    arguments = list(_without_option(sys.argv[1:], "--src"))
-    done = subprocess.run(
-        [sys.executable, "-m", "dsv4bench", *arguments], env=source_environment(directory), check=False
-    )
-    return done.returncode
-
-
-def source_environment(directory: Path, **more: str) -> dict[str, str]:
-    """Return this environment with `directory` first on the path of Python, and this package's own folder last."""
-    own = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [str(directory.resolve()), os.environ.get("PYTHONPATH"), own]))
-    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **more}
-
-
-def _without_option(arguments: Sequence[str], option: str) -> Iterator[str]:
-    """Yield the arguments without an option and its value, written as one word or two."""
-    rest = iter(arguments)
-    for word in rest:
-        if word == option:
-            next(rest, None)
-        elif not word.startswith(f"{option}="):
-            yield word
 
 
 def _store(request: Request) -> Store:

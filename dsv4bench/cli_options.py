@@ -107,3 +107,11 @@ Resume = Annotated[
     typer.Option("--resume", metavar="DIR", help="Go on with an interrupted run: skip cells that are there."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with modelled times and memory.")]
+Source = Annotated[
+    Path | None,
+    typer.Option(
+        "--src",
+        metavar="DIR",
+        help="Put the packages of a source tree (DIR or DIR/python) before the installed ones, in a fresh process.",
+    ),
+]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK
 from dsv4bench.cli_progress import progress
+from dsv4bench.cli_source import SourceTree
 from dsv4bench.dashboards import tables
 from dsv4bench.dashboards.plan_table import plan_tables
 from dsv4bench.errors import UsageError
@@ -35,6 +36,7 @@ class Request:
     dry_run: bool
     form: str
     quiet: bool
+    src: SourceTree | None = None
 
 
 def run_prefill(request: Request) -> int:
@@ -48,7 +50,8 @@ def run_prefill(request: Request) -> int:
         return OK
     refuse_too_large(plan, free_bytes(options.device))
     done = _done(request.resume)
-    session = open_session(options.device, options.samples, options.quick, ("dsv4bench", *sys.argv[1:]), options.notes)
+    argv, src = ("dsv4bench", *sys.argv[1:]), request.src.facts() if request.src else None
+    session = open_session(options.device, options.samples, options.quick, argv, options.notes, src)
     with _store(request) as store:
         code = _run(plan, session, store, done, request.quiet)
         return code or _print(store, plan, session, request)

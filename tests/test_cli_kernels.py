@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dsv4bench import cli_digest, cli_kernels, cli_ncu
-from dsv4bench.cli_kernels import exit_code, source_environment
+from dsv4bench.cli_kernels import exit_code
 from dsv4bench.results.store import read_records
 from tests.command_line import command_line
 from tests.results.kernel_records import kernel_record, unable
@@ -110,9 +110,10 @@ def test_plot_draws_the_kernels_of_a_run(run, monkeypatch, capsys):
         (("dequant", "--once"), "--once: "),
         (("dequant", "--ncu-report", "missing"), "--ncu-report missing: no such file"),
         (
-            ("combine", "--provider", "torch", "--digest", "--control", "1", "--a-src", "."),
+            ("combine", "--provider", "torch", "--digest", "--control", "1", "--a-src", ROOT),
             "--control 1: combine reads",
         ),
+        ((*ONE, "--provider", "torch", "--digest", "--a-src", "."), "--a-src .: no package there; expected"),
         (
             (*ONE, "--provider", "torch", "--digest", "--a-src", "no-such-ref"),
             "--a-src no-such-ref: neither a directory nor a git ref",
@@ -154,32 +155,6 @@ def test_ctrl_c_keeps_what_is_finished(run, monkeypatch):
     found = run(*ONE, "--out", "here")
     assert found.code == 130
     assert "go on with --resume here" in found.err
-
-
-# another source tree
-
-
-def test_a_source_tree_comes_first_in_a_fresh_process(run, monkeypatch, tmp_path):
-    asked = []
-    monkeypatch.setattr(
-        cli_kernels.subprocess,
-        "run",
-        lambda command, env, check: asked.append((command, env)) or subprocess.CompletedProcess(command, 3),
-    )
-    monkeypatch.setenv("PYTHONPATH", "before")
-    assert run(*ONE, "--src", str(tmp_path), "--quick").code == 3
-    ((command, environment),) = asked
-    assert command[1:] == ["-m", "dsv4bench", "kernels", *ONE, "--quick", "--device", "cpu"]
-    assert environment["PYTHONPATH"].split(":") == [str(tmp_path), "before", str(ROOT)]
-
-
-def test_the_option_is_taken_out_in_both_spellings():
-    words = ["kernels", "--src=tree", "c2", "--src", "other", "--quick"]
-    assert list(cli_kernels._without_option(words, "--src")) == ["kernels", "c2", "--quick"]
-
-
-def test_more_settings_join_the_environment(tmp_path):
-    assert source_environment(tmp_path, TRITON_CACHE_DIR="fresh")["TRITON_CACHE_DIR"] == "fresh"
 
 
 # digests

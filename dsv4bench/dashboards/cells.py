@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from dsv4bench.dashboards.table import joined
 from dsv4bench.results.compare import Pair
@@ -62,11 +62,11 @@ def providers_text(record: Record) -> list[str]:
 def section(pair: Pair) -> tuple[str, ...]:
     """Return what the cells of one table have in common: all but the batch and the mode."""
     one = pair.any
-    return (heading("", one), settings(one), str(one.environment.get("commit")))
+    return (heading("", one), settings(one), str(one.environment.get("commit")), str(one.environment.get("src")))
 
 
 def provenance(records: Iterable[Record]) -> list[str]:
-    """Return one line for each set of versions that measured the records: commit, torch, triton, driver."""
+    """Return one line for each set of versions that measured the records: commit, source tree, torch, driver, ..."""
     return list(dict.fromkeys(line for record in records if (line := _versions(record))))
 
 
@@ -110,9 +110,12 @@ def status_of(pair: Pair) -> str:
 
 
 def _versions(record: Record) -> str:
-    environment = record.environment
-    dirty = " with local changes" if environment.get("dirty") else ""
-    commit = environment.get("commit")
-    words = [f"commit {str(commit)[:12]}{dirty}"] if commit else []
+    environment, src = record.environment, record.environment.get("src")
+    words = [_commit(environment)] if environment.get("commit") else []
+    words += [f"src {src['name']} at {_commit(src) if src['commit'] else 'no commit'}"] if src else []
     words += [f"{name} {environment[name]}" for name in ("torch", "triton", "driver") if environment.get(name)]
     return ", ".join(words)
+
+
+def _commit(state: Mapping[str, Any]) -> str:
+    return f"commit {str(state['commit'])[:12]}{' with local changes' if state.get('dirty') else ''}"

@@ -39,7 +39,8 @@ def kernel_tables(records: Sequence[Record]) -> list[Table]:
 
 
 def _section(record: Record) -> tuple[str, ...]:
-    return (_name(record), record.engine, record.machine, str(record.environment.get("commit")), *record.argv)
+    code = [str(record.environment.get(name)) for name in ("commit", "src")]
+    return (_name(record), record.engine, record.machine, *code, *record.argv)
 
 
 def _name(record: Record) -> str:

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +24,33 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 def environment(device: str) -> dict[str, Any]:
     """Return the facts that a comparison needs; `gpu` facts are None on "cpu", each unknown one is None."""
-    return {**_software(), **_host(), **source_state(_SOURCE_ROOT), **(_gpu() if device == "cuda" else {"gpu": None})}
-
-
-def source_state(root: Path) -> dict[str, Any]:
-    """Return the `commit` of the checkout at `root`, whether it is `dirty`, and a short hash of the `diff` if it is.
-
-    All are None where it is no checkout.
-    """
-    top = _git(root, "rev-parse", "--show-toplevel")
-    # an installed package may lie inside somebody else's checkout
-    if top is None or Path(top).resolve() != root.resolve():
-        return {"commit": None, "dirty": None, "diff": None}
-    changes = _git(root, "status", "--porcelain", "--", *_SOURCE)
     return {
-        "commit": _git(root, "rev-parse", "HEAD"),
-        "dirty": None if changes is None else bool(changes),
-        "diff": _difference(root) if changes else None,
+        **_software(),
+        **_host(),
+        **source_state(_SOURCE_ROOT, _SOURCE),
+        **(_gpu() if device == "cuda" else {"gpu": None}),
     }
 
 
-def _difference(root: Path) -> str | None:
+def source_state(root: Path, paths: Sequence[str]) -> dict[str, Any]:
+    """Return the `commit` of the checkout that keeps `paths` of `root`, and whether they are `dirty` (`diff`: a hash).
+
+    All are None where no checkout does: an installed package may lie inside somebody else's.
+    """
+    if not _git(root, "ls-files", "--", *paths):
+        return {"commit": None, "dirty": None, "diff": None}
+    changes = _git(root, "status", "--porcelain", "--", *paths)
+    return {
+        "commit": _git(root, "rev-parse", "HEAD"),
+        "dirty": None if changes is None else bool(changes),
+        "diff": _difference(root, paths) if changes else None,
+    }
+
+
+def _difference(root: Path, paths: Sequence[str]) -> str | None:
     """Return a hash of how the source differs from the commit, files that git does not know included."""
-    diff = _git(root, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--", *_SOURCE)
-    new = _git(root, "ls-files", "--others", "--exclude-standard", "--", *_SOURCE)
+    diff = _git(root, "diff", "HEAD", "--binary", "--no-color", "--no-ext-diff", "--", *paths)
+    new = _git(root, "ls-files", "--others", "--exclude-standard", "--", *paths)
     if diff is None or new is None:
         return None
     found = hashlib.sha256(diff.encode())

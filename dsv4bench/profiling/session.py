@@ -28,16 +28,23 @@ class Session:
 
     @property
     def commit(self) -> str:
-        """What a cell's key names as the measuring code: the commit, and the hash of how the tree differs from it."""
-        commit = self.environment.get("commit") or f"version {self.environment.get('dsv4bench')}"
-        return f"{commit}+{self.environment.get('diff') or 'changes'}" if self.environment.get("dirty") else str(commit)
+        """What a cell's key names as the code: commit, hash of how the tree differs from it, the tree of `--src`."""
+        own, src = self.environment, self.environment.get("src")
+        code = _with_changes(own.get("commit") or f"version {own.get('dsv4bench')}", own)
+        return f"{code}, src {src['name']} {_with_changes(src['commit'], src)}" if src else code
 
 
 def open_session(
-    device: str, samples: int | None, quick: bool, argv: tuple[str, ...] = (), notes: tuple[str, ...] = ()
+    device: str,
+    samples: int | None,
+    quick: bool,
+    argv: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+    src: dict[str, Any] | None = None,
 ) -> Session:
     """Look at this machine and decide how to time on it; on a CPU torch is set to one thread.
 
+    `src` are the facts of a source tree whose packages come before the installed ones.
     The operations of the CPU reference are small: their threads wait for each other more than they share work, by
     tenfold where the machine is not idle (docs/measured-facts.md).
     """
@@ -50,8 +57,12 @@ def open_session(
         clock=clock(device),
         rule=rule,
         mark=mark,
-        environment=environment(device) | {"timing_mark": name},
+        environment=environment(device) | {"timing_mark": name, "src": src},
         argv=argv,
         notes=notes,
         nvml=open_nvml() if device == "cuda" else None,
     )
+
+
+def _with_changes(commit: str | None, state: dict[str, Any]) -> str:
+    return f"{commit}+{state.get('diff') or 'changes'}" if state.get("dirty") else str(commit)

@@ -159,6 +159,6 @@ def _identity(record: Record, switch: str) -> str:
     ignored = {switch, "graph-mode"} if switch == "graph" or not record.variant.get("graph") else {switch}
     switches = {name: value for name, value in record.variant.items() if name not in ignored}
     batch = {name: record.batch.get(name) for name in ("requests", "extend", "prefix", "source")}
-    code = [record.environment.get("commit"), record.environment.get("diff")]
+    code = [record.environment.get(name) for name in ("commit", "diff", "src")]
     run = [record.group, record.label, record.engine, record.machine, *code, _command(record)]
     return json.dumps([*run, record.geometry, record.ranks, batch, switches], sort_keys=True)

@@ -13,6 +13,7 @@ from dsv4bench.profiling import environment as module
 from dsv4bench.profiling.clocks import Nvml
 from dsv4bench.profiling.environment import cpu_model, environment, source_state
 
+SOURCE = ("dsv4bench", "pyproject.toml")
 CPU_INFO = "processor\t: 0\nvendor_id\t: X\nmodel name\t: Fast CPU 9 @ 3:1 GHz\nprocessor\t: 1\nmodel name\t: Other\n\n"
 
 
@@ -43,7 +44,7 @@ def test_a_cpu_environment_is_plain_and_tells_no_names_or_paths():
 
 
 def test_a_clean_checkout_has_a_commit(checkout):
-    state = source_state(checkout)
+    state = source_state(checkout, SOURCE)
     assert len(state["commit"]) == 40
     assert state["dirty"] is False
     assert state["diff"] is None
@@ -56,29 +57,47 @@ def test_a_clean_checkout_has_a_commit(checkout):
 )
 def test_dirty_is_about_the_source(checkout, path, dirty):
     (checkout / path).write_text("2")
-    assert source_state(checkout)["dirty"] is dirty
+    assert source_state(checkout, SOURCE)["dirty"] is dirty
 
 
 def test_two_trees_that_differ_from_their_commit_differ_from_each_other(checkout):
     found = []
     for path, text in [("a.py", "2"), ("a.py", "3"), ("new.py", "4"), ("new.py", "5"), ("newer.py", "5")]:
         (checkout / "dsv4bench" / path).write_text(text)
-        found.append(source_state(checkout)["diff"])
+        found.append(source_state(checkout, SOURCE)["diff"])
     assert len(set(found)) == 5
     assert all(re.fullmatch("[0-9a-f]{12}", one) for one in found)
-    assert source_state(checkout)["diff"] == found[-1]
+    assert source_state(checkout, SOURCE)["diff"] == found[-1]
 
 
 def test_a_source_that_is_no_text_counts_as_a_difference(checkout):
     (checkout / "dsv4bench" / "a.py").write_bytes(b"\xff")
-    assert source_state(checkout)["dirty"] is True
-    assert source_state(checkout)["diff"]
+    assert source_state(checkout, SOURCE)["dirty"] is True
+    assert source_state(checkout, SOURCE)["diff"]
 
 
 def test_a_folder_that_is_no_checkout_of_its_own_has_no_commit(checkout, tmp_path_factory):
     nothing = {"commit": None, "dirty": None, "diff": None}
-    assert source_state(tmp_path_factory.mktemp("plain")) == nothing
-    assert source_state(checkout / "dsv4bench") == nothing  # installed inside somebody else's checkout
+    assert source_state(tmp_path_factory.mktemp("plain"), SOURCE) == nothing
+    assert source_state(checkout / "dsv4bench", SOURCE) == nothing  # installed inside somebody else's checkout
+
+
+def test_packages_in_a_folder_of_a_checkout_have_its_commit(checkout):
+    inner = checkout / "python" / "sglang"
+    inner.mkdir(parents=True)
+    (inner / "__init__.py").write_text("1")
+    assert source_state(checkout / "python", ("sglang",))["commit"] is None  # git does not know it
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-qm", "two")
+    (checkout / "dsv4bench" / "a.py").write_text("another package's change")
+    clean = source_state(checkout / "python", ("sglang",))
+    assert (len(clean["commit"]), clean["dirty"], clean["diff"]) == (40, False, None)
+    (inner / "new.py").write_text("2")
+    added = source_state(checkout / "python", ("sglang",))
+    (inner / "new.py").write_text("3")
+    changed = source_state(checkout / "python", ("sglang",))
+    assert (added["dirty"], changed["dirty"]) == (True, True)
+    assert len({None, added["diff"], changed["diff"]}) == 3
 
 
 def test_without_git_there_is_no_commit(monkeypatch, checkout):
@@ -86,7 +105,7 @@ def test_without_git_there_is_no_commit(monkeypatch, checkout):
         raise FileNotFoundError("git")
 
     monkeypatch.setattr(module.subprocess, "run", missing)
-    assert source_state(checkout) == {"commit": None, "dirty": None, "diff": None}
+    assert source_state(checkout, SOURCE) == {"commit": None, "dirty": None, "diff": None}
 
 
 @pytest.mark.parametrize(("info", "model"), [(CPU_INFO, "Fast CPU 9 @ 3:1 GHz"), ("Hardware\t: X\n", None), ("", None)])

@@ -20,8 +20,20 @@ from tests.profiling.small_groups import COMMIT, session
         ({"commit": COMMIT, "dirty": True, "diff": None}, f"{COMMIT}+changes"),
         ({"commit": COMMIT, "dirty": None}, COMMIT),
         ({"commit": None, "dirty": None, "dsv4bench": "1.2.3"}, "version 1.2.3"),
+        ({"commit": "c", "src": {"name": "sglang", "commit": "5", "dirty": False}}, "c, src sglang 5"),
+        ({"commit": "c", "src": {"name": "sglang", "commit": "5", "dirty": True, "diff": "d"}}, "c, src sglang 5+d"),
+        ({"commit": "c", "src": {"name": "sglang", "commit": None, "dirty": None}}, "c, src sglang None"),
     ],
-    ids=["clean", "with changes", "with changes that git does not tell", "unknown changes", "installed"],
+    ids=[
+        "clean",
+        "with changes",
+        "with changes that git does not tell",
+        "unknown changes",
+        "installed",
+        "a source tree",
+        "a source tree with changes",
+        "no checkout",
+    ],
 )
 def test_a_cell_is_keyed_by_the_code_that_measures_it(environment, commit):
     assert session(environment=environment).commit == commit
@@ -45,11 +57,13 @@ def test_a_session_on_a_cpu_says_where_it_runs(monkeypatch):
     monkeypatch.setattr(module, "environment", lambda device: {"asked": device})
     monkeypatch.setattr(module, "open_nvml", lambda: pytest.fail("a CPU has no GPU to ask"))
     torch.set_num_threads(2)
-    opened = open_session("cpu", None, quick=True, argv=("dsv4bench", "prefill"), notes=("a note",))
+    opened = open_session(
+        "cpu", None, quick=True, argv=("dsv4bench", "prefill"), notes=("a note",), src={"name": "sglang"}
+    )
     assert torch.get_num_threads() == 1
     assert opened.device == torch.device("cpu")
     assert isinstance(opened.clock, HostClock)
-    assert opened.environment == {"asked": "cpu", "timing_mark": timing_mark()[1]}
+    assert opened.environment == {"asked": "cpu", "timing_mark": timing_mark()[1], "src": {"name": "sglang"}}
     assert (opened.argv, opened.notes, opened.nvml) == (("dsv4bench", "prefill"), ("a note",), None)
 
 
