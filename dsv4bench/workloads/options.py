@@ -155,9 +155,7 @@ def _replays(text: Texts, geometries: tuple[Geometry, ...]) -> tuple[str, ...]:
     words = word_axis("--replay", text, ("recipe", *REPLAYS))
     for model in geometries if set(words) != {"off"} else ():
         if model.late_start is None:
-            raise UsageError(
-                f"--replay {_joined(text)}: layers behind the last kv_source of {model.name} read others"
-            )
+            raise UsageError(f"--replay {_joined(text)}: layers behind the last kv_source of {model.name} read others")
     return tuple(dict.fromkeys("on" if word == "recipe" else word for word in words))
 
 
