@@ -257,6 +257,15 @@ def test_requests_across_the_blocks_of_the_device(triton_device, count, extend):
     assert by("triton", made, requests, rows, triton_device) == want
 
 
+@pytest.mark.parametrize("first_64", [127, 128, 129])
+def test_a_block_of_requests_that_ends_beside_a_block_of_tokens(triton_device, first_64):
+    requests = batch((1, first_64 - 126), *((i % 9, 2) for i in range(63)), (3, 9), (2, 1))
+    made, rows = world(C4_DRAFT_REQUEST, requests), first_64 + 10
+    plan_c, plan_w = prefill(made, requests)
+    want = filled(plan_c, rows, INVALID_C), filled(plan_w, rows, INVALID_W)
+    assert by("triton", made, requests, rows, triton_device) == want
+
+
 @pytest.mark.parametrize("ring", RINGS.values(), ids=RINGS)
 def test_no_other_entry_of_the_table_is_read(ring):
     requests = batch((509, 30), (0, 3), (60, 200))
