@@ -103,6 +103,14 @@ def test_a_program_goes_on_where_there_are_few(programs, run, monkeypatch):
     assert run(tensors) == looped(tensors)
 
 
+@pytest.mark.parametrize(("name", "room"), [("query_pos", 700), ("swa_ids", 900)])
+def test_one_list_has_more_room_than_the_other(name, room, run):
+    """As where only the query rows are padded to a bucket."""
+    tensors = made(Shape(((300, 40), (0, 2)), spare=1))
+    tensors[name] = tensors[name].new_empty(room)
+    assert run(tensors) == looped(tensors)
+
+
 def test_a_table_with_wider_rows(run):
     tensors = made(Shape(((300, 40), (0, 5))))
     wide = torch.full((3, 10), 7777, dtype=torch.int32)

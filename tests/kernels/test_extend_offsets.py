@@ -51,7 +51,7 @@ def test_replays_over_one_tensor(run):
     assert offsets.data_ptr() == address
 
 
-@pytest.mark.parametrize("slots", [1, 255, 256, 257, 600])
+@pytest.mark.parametrize("slots", [1, 255, 256, 257, 512, 600])
 @pytest.mark.parametrize("free", [0, 1])
 def test_as_many_requests_as_columns_and_one_fewer(slots, free, run):
     requests = slots - free

@@ -90,7 +90,7 @@ def test_the_window_is_full_from_128_on(length, window, run):
     assert run(inputs(Shape((length,)), torch.Generator().manual_seed(1)))["swa_lens"] == [window]
 
 
-@pytest.mark.parametrize("pages", [256, 257, 600])
+@pytest.mark.parametrize("pages", [256, 257, 512, 600])
 def test_a_table_of_more_pages_than_one_program_writes(pages, run):
     tensors = inputs(Shape((2 * pages, 2 * pages - 1), page_size=2), torch.Generator().manual_seed(1))
     assert len(tensors["table"][0]) == pages
