@@ -15,7 +15,7 @@ test: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov  # one thread a worker: two of them would fight for two cores
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal --cov  # one thread a worker: two of them would fight for two cores
 
 .venv/installed: pyproject.toml constraints/cpu.txt
 	$(PYTHON) -m venv .venv
