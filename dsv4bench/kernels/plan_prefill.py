@@ -96,9 +96,9 @@ def check_values(tensors: Tensors) -> None:
     tokens = new_tokens(seq_lens, extend_lens)
     events, writes = compressing(ring, tokens), kept(ring, tokens, seq_lens)
     readers = events.where(events.place < ring.window - 1)
-    for found in (readers, writes):
-        request, position = req[found.request], found.position
-        ring.expect_positions(request, position, tensors["req_to_token"], tensors["full_to_state"])
+    before = (readers.position - ring.ratio).clamp(min=0)
+    for found, position in ((readers, before), (readers, readers.position), (writes, writes.position)):
+        ring.expect_positions(req[found.request], position, tensors["req_to_token"], tensors["full_to_state"])
 
 
 def cost(tensors: Tensors) -> Cost:

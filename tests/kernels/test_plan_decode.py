@@ -63,6 +63,11 @@ def test_pages_by_hand(planned):
     assert planned(made, [Request(1, 12, 1)]) == [struct.pack("<Iiii", 13, 24, 7, 6)]
 
 
+def test_the_first_group_looks_before_it_at_position_0(planned):
+    made = World(StateRing(4, 8, 16), [[90, 1, 2, 3]], list(range(100)))
+    assert planned(made, [Request(0, 2, 1)]) == [struct.pack("<Iiii", 3, 2, (5 * 8 + 90 % 8) // 4, 0)]
+
+
 @pytest.mark.parametrize("ring", RINGS.values(), ids=RINGS)
 @given(lengths=st.lists(st.integers(1, 700), min_size=1, max_size=8))
 @settings(max_examples=15)

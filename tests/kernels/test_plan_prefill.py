@@ -139,6 +139,13 @@ def test_a_plan_by_hand_with_its_bytes(planned):
     assert [record.hex() for record in plan_w] == [f"0{i}000000{row:02x}000000" for i, row in enumerate(rows)]
 
 
+def test_the_first_group_looks_before_it_at_position_0(planned):
+    made = World(C4, [[700, 1, 2, 3]], list(range(1000)))
+    plan_c, _ = planned(made, [Request(0, 1, 3)])
+    page_of_700 = (2 * 8 + 700 % 8) // 4
+    assert plan_c == [struct.pack("<IHHii", 4, 2, 5, page_of_700, 0)]
+
+
 # ---- 1 and 4: with drafts, all new tokens stay in the ring, up to as many as it serves
 
 
@@ -358,6 +365,23 @@ def test_values_that_lead_nowhere_are_found(change, said):
     with pytest.raises(ValueError, match="expected") as caught:
         KERNEL.check_values(call() | change)
     assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("position", "is_read"),
+    [(3, True), (7, True), (11, True), (15, False), (16, True), (19, True), (4, False), (14, False)],
+)
+def test_values_are_asked_of_what_is_looked_up(position, is_read):
+    """Of 15 tokens on 5, those at 7 and 11 complete windows with old tokens, and 16 to 19 are kept."""
+    row = [0] * 20
+    row[position] = 9
+    tensors = World(C4, [row], [0]).tensors([Request(0, 5, 15)])
+    tensors |= {"plan_c": torch.zeros(15, 16, dtype=torch.uint8), "plan_w": torch.zeros(15, 8, dtype=torch.uint8)}
+    if not is_read:
+        KERNEL.check_values(tensors)
+        return
+    with pytest.raises(ValueError, match=r"^req_to_token\[\d\]: 9, expected 0 to 0$"):
+        KERNEL.check_values(tensors)
 
 
 def test_a_batch_without_requests_plans_nothing(triton_device):
