@@ -11,6 +11,15 @@ from __future__ import annotations
 
 import torch
 
+from dsv4bench.kernels.layout import HEAD_DIM
+
+GATHER_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}  # f32 rows gathered at once: cache, or bounded memory
+
+
+def queries_at_once(q: torch.Tensor, columns: int) -> int:
+    """Return how many query rows gather their `columns` keys together: at least one."""
+    return max(1, GATHER_BYTES[q.device.type] // (4 * columns * HEAD_DIM))
+
 
 def attend(q: torch.Tensor, keys: torch.Tensor, valid: torch.Tensor, sink: torch.Tensor, scale: float) -> torch.Tensor:
     """Return f32 [n, H, 512] for q f32 [n, H, 512], keys f32 [n, K, 512], valid bool [n, K] and sink f32 [H].

@@ -21,7 +21,7 @@ import torch
 
 from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.arguments import BF16, F32, I32, expect_cache, expect_range, expect_tensor
-from dsv4bench.kernels.attend import attend
+from dsv4bench.kernels.attend import attend, queries_at_once
 from dsv4bench.kernels.attend_triton import LOG2_E, attend_block, attended
 from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
@@ -30,7 +30,6 @@ from dsv4bench.kernels.paged_triton import load_rows
 
 DIM = tl.constexpr(HEAD_DIM)
 BLOCK_KEYS = 32
-GATHER_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}  # f32 rows gathered at once: cache, or bounded memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ def reference(
 ) -> None:
     """Decode the keys of a few rows at a time and attend."""
     columns = main_slots.shape[1] + (0 if extra_slots is None else extra_slots.shape[1])
-    chunk = max(1, GATHER_BYTES[q.device.type] // (4 * columns * HEAD_DIM))
+    chunk = queries_at_once(q, columns)
     for begin in range(0, len(q), chunk):
         rows = slice(begin, begin + chunk)
         keys, valid = _decoded(main, main_slots[rows], main_lens[rows], main_page_size, main_layout)

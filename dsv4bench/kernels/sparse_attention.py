@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.arguments import BF16, F32, I32, expect_range, expect_tensor
-from dsv4bench.kernels.attend import attend
+from dsv4bench.kernels.attend import attend, queries_at_once
 from dsv4bench.kernels.attend_triton import LOG2_E, attend_block, attended
 from dsv4bench.kernels.contract import (
     HOPPER,
@@ -39,7 +39,6 @@ from dsv4bench.kernels.layout import HEAD_DIM
 DIM = tl.constexpr(HEAD_DIM)
 HOPPER_LAUNCH = {"BLOCK": 64, "STAGES": 2, "SCORE_REGISTERS": 112, "GATHER_REGISTERS": 64}
 BLOCK_KEYS, STAGES = 32, 3  # two gathers in flight beside 64 KiB of queries: 160 KiB of shared memory
-GATHER_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}  # f32 rows gathered at once: cache, or bounded memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def reference(
     if not (columns and kv.shape[0] and out.numel()):
         out.zero_()
         return
-    chunk = min(len(q), max(1, GATHER_BYTES[q.device.type] // (4 * columns * HEAD_DIM)))
+    chunk = min(len(q), queries_at_once(q, columns))
     packed = kv.new_empty(chunk * columns, HEAD_DIM)
     keys = q.new_empty(chunk, columns, HEAD_DIM, dtype=torch.float32)
     for begin in range(0, len(q), chunk):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dsv4bench.kernels import sparse_attention
+from dsv4bench.kernels import attend
 from dsv4bench.kernels.sparse_attention import KERNEL, Shape, cost, inputs
 
 NAN = float("nan")
@@ -157,7 +157,7 @@ def test_chunks_of_rows_give_what_one_chunk_gives(monkeypatch, device):
     tensors = inputs(Shape(rows=7, heads=4, keys=90, columns=128, scanned=80), torch.Generator(device).manual_seed(11))
     KERNEL.reference(**tensors)
     whole = tensors["out"].clone()
-    monkeypatch.setitem(sparse_attention.GATHER_BYTES, device, 3 * 128 * 512 * 4)
+    monkeypatch.setitem(attend.GATHER_BYTES, device, 3 * 128 * 512 * 4)
     tensors["out"].fill_(NAN)
     KERNEL.reference(**tensors)
     torch.testing.assert_close(tensors["out"], whole, rtol=2**-7, atol=1e-3)
