@@ -152,8 +152,8 @@ def kernels(
     if once or ncu or ncu_report:
         from dsv4bench import cli_ncu
 
-        done = cli_ncu.Request(typed, once, ncu, ncu_report, _form(form, as_json))
-        raise typer.Exit(cli_ncu.run_ncu(done))
+        asked = cli_ncu.Request(typed, once, ncu, ncu_report, _form(form, as_json), src)
+        raise typer.Exit(cli_ncu.run_ncu(asked))
     if digest:
         from dsv4bench.cli_digest import run_digest
 

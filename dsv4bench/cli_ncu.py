@@ -34,6 +34,7 @@ class Request:
     ncu: bool
     report: Path | None
     form: str
+    src: Path | None = None
 
 
 def run_ncu(request: Request) -> int:
@@ -45,7 +46,7 @@ def run_ncu(request: Request) -> int:
     cells = [cell for group in groups for cell in group]
     if request.ncu:
         for cell in [cell for cell in cells if cell.provider != "torch"] or cells:
-            print(ncu_command(cell))
+            print(ncu_command(cell, request.src))
         if shutil.which("ncu") is None:
             print(NO_NCU, file=sys.stderr)
         return OK
@@ -59,10 +60,10 @@ def run_ncu(request: Request) -> int:
     return OK
 
 
-def ncu_command(cell: KernelCell) -> str:
-    """Return the command that profiles every launch of one call of `cell`, its warm-up left out."""
+def ncu_command(cell: KernelCell, src: Path | None = None) -> str:
+    """Return the command that profiles every launch of one call of `cell` on the tree `src`, its warm-up left out."""
     words = [cell.kernel, *_case(cell), *([] if cell.rows is None else ["--rows", str(cell.rows)])]
-    words += ["--provider", cell.provider, "--seed", str(cell.seed), "--once"]
+    words += ["--provider", cell.provider, "--seed", str(cell.seed), *(["--src", str(src)] if src else []), "--once"]
     ncu = ["ncu", "--profile-from-start", "off", "--set", "full", "--export", report_name(cell), "--force-overwrite"]
     return shlex.join([*ncu, "python", "-m", "dsv4bench", "kernels", *words])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dsv4bench import cli_digest, cli_kernels, cli_ncu
+from dsv4bench import cli_digest, cli_kernels, cli_ncu, cli_source
 from dsv4bench.cli_kernels import exit_code
 from dsv4bench.results.store import read_records
 from tests.command_line import command_line
@@ -241,6 +241,17 @@ def test_the_command_profiles_one_call_at_a_gpus_rows(run):
     assert run("dequant", "--kv", "fp4", "--rows", "8", "--provider", "sglang", "--ncu").out.split("kernels ")[1] == (
         "dequant --kv fp4 --rows 8 --provider sglang --seed 0 --once\n"
     )
+
+
+def test_the_command_takes_the_same_source_tree(run, tmp_path, monkeypatch):
+    """The tree as it was typed: the command may run on another machine, from the same folder."""
+    tree = tmp_path / "my tree"
+    (tree / "python" / "sglang").mkdir(parents=True)
+    (tree / "python" / "sglang" / "__init__.py").touch()
+    monkeypatch.setenv(cli_source.ENTERED, str((tree / "python").resolve()))  # as in the process that has begun anew
+    found = run(*ONE, "--provider", "sglang", "--ncu", "--src", "my tree")
+    assert found.code == 0
+    assert found.out.endswith(" --provider sglang --seed 0 --src 'my tree' --once\n")
 
 
 def test_where_ncu_is_missing_a_line_says_so(run, monkeypatch):
