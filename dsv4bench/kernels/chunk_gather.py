@@ -44,9 +44,9 @@ class Shape:
 
 
 def bench_shape(rows: int, case: str) -> Shape:
-    """Return eight equal requests of `rows` compressed rows in all; the case names the ratio."""
-    ratio = int(case.removeprefix("ratio "))
-    return Shape((rows // 8 * ratio,) * 8, ratio)
+    """Return `rows` compressed rows of one request or of requests of 64 each; the case says which, and the ratio."""
+    ratio, each = int(case.split()[1].rstrip(",")), rows if case.endswith("1 request") else min(rows, 64)
+    return Shape((each * ratio,) * (rows // each), ratio, spare=rows % each)
 
 
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
@@ -214,5 +214,9 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
-    bench=Bench(bench_shape, rows=(8192, 65536), cases=("ratio 1", "ratio 2")),
+    bench=Bench(
+        bench_shape,
+        rows=(8192, 65536),
+        cases=("ratio 1, 1 request", "ratio 2, 1 request", "ratio 1, 64 rows each", "ratio 2, 64 rows each"),
+    ),
 )

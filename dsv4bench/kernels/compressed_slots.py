@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.arguments import I32, I64, expect_one_of, expect_range, expect_tensor
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import FULL_PAGE
 from dsv4bench.kernels.paged import table_slots
@@ -79,9 +79,13 @@ def reference(
 
 
 def cost(tensors: Tensors) -> Cost:
-    """Count a position and a page read for each column, the integers of the rows, and the outputs written."""
-    raw, rows = tensors["raw"], tensors["positions"].numel()
-    return Cost(flops=raw.numel(), bytes_read=8 * raw.numel() + 3 * 8 * rows, bytes_written=4 * (raw.numel() + rows))
+    """Count each visible column, the integers of the rows and each table entry that some column names, read once."""
+    raw, req, positions, ratio = (tensors[name] for name in ("raw", "req", "positions", "ratio"))
+    lens = torch.where(tensors["loc"] != 0, ((positions + 1) // ratio).clamp(max=raw.shape[1]), 0)
+    chosen = (raw >= 0) & (torch.arange(raw.shape[1], device=raw.device) < lens[:, None])
+    entries = req[:, None] * tensors["page_table"].shape[1] + raw // (FULL_PAGE // ratio)
+    read = 4 * int(lens.sum()) + 3 * 8 * len(positions) + 4 * entries[chosen].unique().numel()
+    return Cost(flops=0, bytes_read=read, bytes_written=4 * (raw.numel() + len(positions)))
 
 
 @triton.jit
@@ -159,6 +163,12 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return drafts of four tokens to verify on 8 K cached ones, all of their top-k selected; the case is the ratio."""
+    each, ratio = min(rows, 4), int(case.removeprefix("ratio "))
+    return Shape(((8192, each),) * (rows // each), ratio, topk=512, padding_rows=rows % each)
+
+
 KERNEL = Kernel(
     name="compressed_slots",
     inputs=inputs,
@@ -172,4 +182,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(256, 1024, 8192), cases=("ratio 1", "ratio 2")),
 )

@@ -103,6 +103,12 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return 64 K tokens of one request, or of as many as there are columns; the rows are the columns."""
+    requests = {"1 request": 1, "a request a column": rows}[case]
+    return Shape((65536 // requests,) * requests, padding=0, slots=rows)
+
+
 KERNEL = Kernel(
     name="extend_offsets",
     inputs=inputs,
@@ -112,5 +118,5 @@ KERNEL = Kernel(
     examples=(Shape((100, 1, 90), padding=5, slots=6), Shape((7,) * 300, padding=0, slots=300, ids=torch.int64)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
-    bench=Bench(lambda rows, case: Shape((1,) * (rows // 2), padding=0, slots=rows), rows=(256, 8192)),
+    bench=Bench(bench_shape, rows=(64, 1024, 8192), cases=("1 request", "a request a column")),
 )

@@ -164,5 +164,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
-    bench=Bench(bench_shape, rows=(64, 384), cases=("ratio 1", "ratio 2")),
+    bench=Bench(bench_shape, rows=(64, 256, 384), cases=("ratio 1", "ratio 2")),
 )

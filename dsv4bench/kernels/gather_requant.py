@@ -17,9 +17,9 @@ import torch
 from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.arguments import IDS, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.codec_triton import e4m3_encode
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
-from dsv4bench.kernels.layout import HEAD_DIM, V4
+from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM, V4
 from dsv4bench.kernels.paged_triton import ROW, load_rows, paged_constants
 
 E4M3 = (torch.float8_e4m3fn,)
@@ -28,22 +28,31 @@ PROGRAM_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Rows to gather, rows of zeros behind them, slots of a page, pages of the cache, bits of an id."""
+    """Rows to gather, rows of zeros behind them, slots of a page, pages, bits of an id, whole pages or not."""
 
     rows: int
     extra_rows: int = 0
     page_size: int = 256
     pages: int = 3
     id_bits: int = 64
+    whole_pages: bool = False
 
 
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
-    """Make a cache of random bytes, random ids and an output."""
+    """Make a cache of random bytes, an output, and ids: random ones, or those of whole pages in shuffled order.
+
+    Whole pages are what a forward reads: their scales are those of values near one, never NaN or a denormal, which
+    installed kernels decode otherwise.
+    """
     device, rows = generator.device, shape.rows + shape.extra_rows
     size = (shape.pages, V4.page_bytes(shape.page_size))
     ids = torch.randint(0, shape.pages * shape.page_size, (shape.rows,), generator=generator, device=device)
+    cache = torch.randint(0, 256, size, generator=generator, device=device, dtype=torch.uint8)
+    if shape.whole_pages:
+        ids = paged.shuffled_pages(shape.pages, shape.page_size, generator)[: shape.rows]
+        paged.paged(cache, shape.page_size, V4)[1].random_(100, 140, generator=generator)
     return {
-        "cache": torch.randint(0, 256, size, generator=generator, device=device, dtype=torch.uint8),
+        "cache": cache,
         "ids": ids.to(torch.int32) if shape.id_bits == 32 else ids,
         "page_size": shape.page_size,
         "out": torch.empty(rows, 1, HEAD_DIM, device=device, dtype=torch.float8_e4m3fn),
@@ -59,9 +68,9 @@ def reference(cache: torch.Tensor, ids: torch.Tensor, page_size: int, out: torch
 
 
 def cost(tensors: Tensors) -> Cost:
-    """One multiplication a scaled channel; reads an id and a row's codes and scales, writes 512 bytes a row."""
+    """One multiplication a channel; reads the ids and once each row's codes and scales, writes 512 bytes a row."""
     ids, out = tensors["ids"], tensors["out"]
-    read = len(ids) * (V4.used_bytes + ids.element_size())
+    read = ids.unique().numel() * V4.used_bytes + len(ids) * ids.element_size()
     return Cost(len(ids) * HEAD_DIM, read, len(out) * HEAD_DIM)
 
 
@@ -116,6 +125,11 @@ def build_triton(tensors: Tensors) -> Call:
     return launch
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return reads of whole pages, as many as hold the rows, and the one row of zeros that holes point to."""
+    return Shape(rows, extra_rows=1, pages=-(-rows // FULL_PAGE), whole_pages=True)
+
+
 KERNEL = Kernel(
     name="gather_requant",
     inputs=inputs,
@@ -125,4 +139,5 @@ KERNEL = Kernel(
     examples=(Shape(37, 1), Shape(16, 3, page_size=64, id_bits=32), Shape(5, page_size=2)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(4096, 65536, 524288)),
 )

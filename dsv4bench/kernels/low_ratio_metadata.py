@@ -174,5 +174,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
-    bench=Bench(lambda rows, case: Shape(tuple(range(1000, 1000 + rows)), topk=512), rows=(64, 384)),
+    bench=Bench(lambda rows, case: Shape(tuple(range(1000, 1000 + rows)), topk=512), rows=(64, 256, 384)),
 )

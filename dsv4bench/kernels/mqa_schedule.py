@@ -148,5 +148,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
-    bench=Bench(lambda rows, case: Shape(rows, 65536, num_sm=132), rows=(64, 2048, 8192)),
+    bench=Bench(lambda rows, case: Shape(rows, 65536, num_sm=132), rows=(64, 256, 2048, 8192)),
 )

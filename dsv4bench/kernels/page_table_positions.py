@@ -82,9 +82,10 @@ def reference(
 
 
 def cost(tensors: Tensors) -> Cost:
-    """Count a slot read and a page written for each entry of the table, two numbers read and three written a row."""
+    """Count a slot read for each page of a request, a page written for each entry, two and three numbers a row."""
     rows, pages = tensors["table"].shape
-    read = rows * (4 * pages + tensors["req"].element_size() + tensors["seq_lens"].element_size())
+    read = 4 * pages * tensors["req"].unique().numel()
+    read += rows * (tensors["req"].element_size() + tensors["seq_lens"].element_size())
     return Cost(flops=rows * (pages + 2), bytes_read=read, bytes_written=4 * rows * (pages + 3))
 
 
@@ -167,6 +168,12 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return requests of 64 K tokens: one row of each, or the last four where drafts are verified."""
+    each = min(rows, {"decode": 1, "verify 4": 4}[case])
+    return Shape((65536,) * (rows // each), rows=each, padding_rows=rows % each)
+
+
 KERNEL = Kernel(
     name="page_table_positions",
     inputs=inputs,
@@ -180,5 +187,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
-    bench=Bench(lambda rows, case: Shape((65536,) * rows), rows=(64, 384)),
+    bench=Bench(bench_shape, rows=(64, 256, 384), cases=("decode", "verify 4")),
 )

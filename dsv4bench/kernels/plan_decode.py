@@ -18,10 +18,11 @@ import torch
 from dsv4bench.kernels.arguments import I64, U8, expect_range, expect_tensor
 from dsv4bench.kernels.compress_plan import PLAN_D_BYTES, decode_records, record_words
 from dsv4bench.kernels.compress_ring import StateRing, paged_tables, state_rows
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 BLOCK = 128
+BENCH_RINGS = {"c4": StateRing(4, 16, 256), "c128": StateRing(128, 256, 256)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,11 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return requests of about 1 000 tokens; the case names the ring."""
+    return Shape(tuple(1000 + i % 128 for i in range(rows)), BENCH_RINGS[case])
+
+
 KERNEL = Kernel(
     name="plan_decode",
     inputs=inputs,
@@ -144,4 +150,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(64, 1024), cases=tuple(BENCH_RINGS)),
 )

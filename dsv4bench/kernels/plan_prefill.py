@@ -32,12 +32,13 @@ from dsv4bench.kernels.compress_plan import (
     record_words,
 )
 from dsv4bench.kernels.compress_ring import StateRing, paged_tables, state_rows
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 MAX_BATCH = 1024  # upstream's planner on the device takes no more
 BLOCK_TOKENS = 128
 BLOCK_REQUESTS = 64
+BENCH_RINGS = {"c4": StateRing(4, 16, 256), "c128": StateRing(128, 256, 256)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +261,13 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return `rows` requests on about 1 000 cached tokens each; the case says the ring and how many are new."""
+    ring, new = case.split(maxsplit=1)
+    each, padding = divmod(65536, rows) if new == "64 K in all" else (4, 0)
+    return Shape(tuple((1000 + i % 128, each) for i in range(rows)), padding, BENCH_RINGS[ring])
+
+
 KERNEL = Kernel(
     name="plan_prefill",
     inputs=inputs,
@@ -274,4 +282,9 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(
+        bench_shape,
+        rows=(1, 64, 1024),
+        cases=("c4 64 K in all", "c4 verify 4", "c128 64 K in all", "c128 verify 4"),
+    ),
 )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.arguments import I32, expect_range, expect_tensor
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
 PROGRAM_INDICES = 1024
@@ -86,6 +86,11 @@ def build_triton(tensors: Tensors) -> Call:
     return launch
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return the indices of sparse attention over 64 K keys, their width in the case: window and top-k, or window."""
+    return Shape(rows, width=int(case.removeprefix("width ")), sources=65537)
+
+
 KERNEL = Kernel(
     name="remap_holes",
     inputs=inputs,
@@ -95,4 +100,5 @@ KERNEL = Kernel(
     examples=(Shape(9, 128), Shape(17, 640)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(1024, 8192), cases=("width 640", "width 128")),
 )

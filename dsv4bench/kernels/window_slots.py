@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.arguments import I32, I64, expect_range, expect_tensor
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import FULL_PAGE
 
@@ -94,10 +94,14 @@ def reference(
 
 
 def cost(tensors: Tensors) -> Cost:
-    """Count a page and a window slot read for each column, the integers of rows and requests, the outputs written."""
-    slots, rows = tensors["slots"], tensors["positions"].numel()
-    read = slots.shape[0] * tensors["window"] * (4 + 8) + 3 * 8 * rows + 4 * tensors["floor"].numel()
-    return Cost(flops=slots.numel(), bytes_read=read, bytes_written=4 * (slots.numel() + rows))
+    """Count each table entry and window slot that some row needs, and the integers of rows and requests, read once."""
+    positions, req, floor = tensors["positions"], tensors["req"], tensors["floor"]
+    position = positions[:, None] - torch.arange(tensors["window"], device=positions.device)
+    inside = (position >= floor.clamp(min=0)[req][:, None]) & (tensors["loc"] != 0)[:, None]
+    tokens = tensors["page_table"].shape[1] * FULL_PAGE
+    needed = (req[:, None] * tokens + position)[inside].unique()
+    read = 8 * needed.numel() + 4 * (needed // FULL_PAGE).unique().numel() + 3 * 8 * len(positions) + 4 * len(floor)
+    return Cost(flops=0, bytes_read=read, bytes_written=4 * (tensors["slots"].numel() + len(positions)))
 
 
 @triton.jit
@@ -175,6 +179,12 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return requests on 8 K cached tokens: drafts of four tokens to verify, or tails of 128 replayed rows, floored."""
+    each = min(rows, {"verify 4": 4, "tail 128": 128}[case])
+    return Shape(((8192, each),) * (rows // each), rows % each, floored=case == "tail 128")
+
+
 KERNEL = Kernel(
     name="window_slots",
     inputs=inputs,
@@ -188,4 +198,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(256, 1024, 8192), cases=("verify 4", "tail 128")),
 )

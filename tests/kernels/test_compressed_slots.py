@@ -66,3 +66,18 @@ def test_values_out_of_range_are_named(generator):
     tensors["raw"][2, 0] = 128
     with pytest.raises(ValueError, match=r"raw\[2, 0\]: 128, expected -1 to 127"):
         KERNEL.check_values(tensors)
+
+
+def test_the_cost_counts_visible_columns_and_each_table_entry_once():
+    """Ratio 2: positions 1 and 2 see one compressed row, 520 of another request all four columns, padding none."""
+    tensors = KERNEL.inputs(Shape(((1, 2), (520, 1)), 2, 4, padding_rows=1), torch.Generator().manual_seed(0))
+    tensors["raw"] = torch.tensor([[0, 9, 9, 9], [0, -1, -1, -1], [130, 255, -1, 1], [5, 5, 5, 5]], dtype=torch.int32)
+    found = compressed_slots.cost(tensors)
+    entries = 1 + 2  # page 0 of the first request; pages 1 (twice) and 0 of the second
+    assert (found.bytes_read, found.bytes_written) == (4 * 6 + 3 * 8 * 4 + 4 * entries, 4 * (4 * 4 + 4))
+
+
+def test_a_bench_has_the_rows_that_it_names():
+    assert KERNEL.bench.shape(256, "ratio 2") == Shape(((8192, 4),) * 64, 2, 512)
+    assert KERNEL.bench.shape(3, "ratio 1") == Shape(((8192, 3),), 1, 512)
+    assert KERNEL.bench.shape(6, "ratio 1") == Shape(((8192, 4),), 1, 512, padding_rows=2)

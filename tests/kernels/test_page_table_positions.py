@@ -170,3 +170,14 @@ def test_the_cost_counts_the_first_slot_of_each_page():
     found = cost(inputs(Shape((300, 1), rows=1), torch.Generator().manual_seed(1)))
     # 2 rows of 2 pages: 4 slots, 2 row numbers and 2 lengths of 8 bytes; 4 pages and 3 numbers a row
     assert (found.bytes_read, found.bytes_written) == (4 * 4 + 2 * 16, 4 * 4 + 2 * 12)
+    # the 3 rows of each of 2 requests read the same slots
+    found = cost(inputs(Shape((300, 290), rows=3), torch.Generator().manual_seed(1)))
+    assert (found.bytes_read, found.bytes_written) == (4 * 4 + 6 * 16, 4 * 12 + 6 * 12)
+
+
+@pytest.mark.parametrize(
+    ("rows", "case", "requests", "each", "padding"),
+    [(64, "decode", 64, 1, 0), (256, "verify 4", 64, 4, 0), (6, "verify 4", 1, 4, 2)],
+)
+def test_a_bench_has_the_rows_that_it_names(rows, case, requests, each, padding):
+    assert KERNEL.bench.shape(rows, case) == Shape((65536,) * requests, each, padding)

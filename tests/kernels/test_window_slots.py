@@ -77,3 +77,24 @@ def test_values_out_of_range_are_named(generator):
     tensors["positions"][1] = 256
     with pytest.raises(ValueError, match=r"positions\[1\]: 256, expected 0 to 255"):
         KERNEL.check_values(tensors)
+
+
+def test_the_cost_counts_what_rows_share_once():
+    """Windows of rows 254 to 257 begin at 251, the floor at 252: six slots in two pages; the other request has one."""
+    tensors = KERNEL.inputs(Shape(((254, 4), (0, 1)), padding_rows=2, window=4), torch.Generator().manual_seed(0))
+    tensors["floor"] = torch.tensor([252, 0], dtype=torch.int32)
+    found = window_slots.cost(tensors)
+    assert (found.bytes_read, found.bytes_written) == (8 * 7 + 4 * 3 + 3 * 8 * 7 + 4 * 2, 4 * (7 * 64 + 7))
+
+
+@pytest.mark.parametrize(
+    ("rows", "case", "requests", "padding", "floored"),
+    [
+        (256, "verify 4", ((8192, 4),) * 64, 0, False),
+        (1024, "tail 128", ((8192, 128),) * 8, 0, True),
+        (64, "tail 128", ((8192, 64),), 0, True),
+        (6, "verify 4", ((8192, 4),), 2, False),
+    ],
+)
+def test_a_bench_has_the_rows_that_it_names(rows, case, requests, padding, floored):
+    assert KERNEL.bench.shape(rows, case) == Shape(requests, padding, floored=floored)
