@@ -15,7 +15,7 @@ import torch
 
 from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.arguments import BF16, IDS, expect_cache, expect_range, expect_tensor
-from dsv4bench.kernels.codec_triton import e2m1_decode, e4m3_decode, ue8m0_decode, unpack_nibbles
+from dsv4bench.kernels.codec_triton import e2m1_decode, e4m3_decode, ue8m0_decode
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM, LAYOUTS, KVLayout
@@ -35,7 +35,7 @@ from dsv4bench.kernels.paged_triton import (
     slot_offsets,
 )
 
-LAUNCH = {"v4": (4, 1), "v41": (8, 4), "fp4": (4, 2), "uniform": (8, 4)}  # rows of a program and its warps
+LAUNCH = {"v4": (4, 1), "v41": (4, 2), "fp4": (4, 2), "uniform": (4, 2)}  # rows of a program and its warps
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,11 @@ def _dequant(
     PAGE_BYTES: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    """Every load stands before the first store, or two waits for memory would follow each other."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = row < n
     slots = tl.load(ids_ptr + row, mask=live, other=0)
-    out_rows = out_ptr + row[:, None] * out_stride
+    out_rows = out_ptr + row.to(tl.int64)[:, None] * out_stride
     ENCODING: tl.constexpr = encoding_of(LAYOUT)
     if ENCODING == "v4":
         _dequant_v4(cache_ptr, slots, live, out_rows, PAGE_SIZE, PAGE_BYTES)
@@ -124,16 +125,21 @@ def _scaled(values, scales):
 
 @triton.jit
 def _dequant_v4(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    """Channels and scales are read whole, with what no channel uses: half the tail, and a byte of padding.
+
+    A thread reads 8 bytes, as many as it writes bf16 values; with 16, values would go from thread to thread.
+    """
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V4_DATA, V4_SCALE)
     channel = tl.arange(0, ROW)[None, :]
-    tile = tl.arange(0, 8)[None, :]  # the eighth is padding: read with the rest, used by no channel
-    nope = live[:, None] & (channel < NOPE)
-    codes = tl.load(cache_ptr + data[:, None] + channel, mask=nope, other=0)
-    scales = tl.load(cache_ptr + scale[:, None] + tile, mask=live[:, None], other=0)
-    tl.store(out_rows + channel, _scaled(e4m3_decode(codes), ue8m0_decode(scales)), mask=nope)
-    tail = tl.arange(0, ROW - NOPE)[None, :]
+    eights = tl.max_contiguous(tl.multiple_of(data[:, None] + channel, (1, 8)), (1, 8))
+    short = tl.arange(0, ROW - NOPE)[None, :]
     tail_ptr = (cache_ptr + data + NOPE).to(tl.pointer_type(tl.bfloat16))
-    tl.store(out_rows + NOPE + tail, tl.load(tail_ptr[:, None] + tail, mask=live[:, None]), mask=live[:, None])
+    scales = tl.load(cache_ptr + scale[:, None] + tl.arange(0, 8)[None, :], mask=live[:, None], other=0)
+    codes = tl.load(cache_ptr + eights, mask=live[:, None], other=0)
+    tail = tl.load(tail_ptr[:, None] + short, mask=live[:, None])
+    values = _scaled(e4m3_decode(codes), ue8m0_decode(scales))
+    tl.store(out_rows + channel, values, mask=live[:, None] & (channel < NOPE))
+    tl.store(out_rows + NOPE + short, tail, mask=live[:, None])
 
 
 @triton.jit
@@ -143,8 +149,8 @@ def _dequant_v41(
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE, INTERLEAVED)
     channel = tl.arange(0, ROW)[None, :]
     tile = tl.arange(0, 16)[None, :]
-    codes = tl.load(cache_ptr + data[:, None] + channel, mask=live[:, None], other=0)
     scales = tl.load(cache_ptr + scale[:, None] + tile, mask=live[:, None], other=0)
+    codes = tl.load(cache_ptr + data[:, None] + channel, mask=live[:, None], other=0)
     tl.store(out_rows + channel, _scaled(e4m3_decode(codes), ue8m0_decode(scales)), mask=live[:, None])
 
 
@@ -152,13 +158,15 @@ def _dequant_v41(
 def _dequant_fp4(
     cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, INTERLEAVED: tl.constexpr
 ):
-    """Even and odd channels are joined in registers, before one contiguous store."""
+    """A word of the cache is eight channels, which are one store of 16 bytes."""
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE, INTERLEAVED)
-    byte = tl.arange(0, FP4_DATA)[None, :]
+    word_ptr = (cache_ptr + data).to(tl.pointer_type(tl.int32))
+    word = tl.arange(0, FP4_DATA // 4)[None, :]
     tile = tl.arange(0, 32)[None, :]
-    packed = tl.load(cache_ptr + data[:, None] + byte, mask=live[:, None], other=0)
     scales = tl.load(cache_ptr + scale[:, None] + tile, mask=live[:, None], other=0)
-    values = _scaled(e2m1_decode(unpack_nibbles(packed)), e4m3_decode(scales))
+    words = tl.load(word_ptr[:, None] + word, mask=live[:, None], other=0)
+    codes = words[:, :, None] >> (4 * tl.arange(0, 8))[None, None, :]
+    values = _scaled(e2m1_decode(tl.reshape(codes, (slots.shape[0], ROW))), e4m3_decode(scales))
     tl.store(out_rows + tl.arange(0, ROW)[None, :], values, mask=live[:, None])
 
 
