@@ -25,7 +25,8 @@ from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel,
 from dsv4bench.kernels.jit import tl, triton
 
 COLUMNS = 128  # the width of `indices` is a multiple of this (specification 6.4)
-FEW_ROWS = 2048  # up to here a program has one row and one warp, beyond it two of each (measured on an H200)
+FEW_ROWS = 2048  # up to here a program of four warps has one row, beyond it two (measured on an H200)
+FEW_WINDOWS = 8192  # without a top-k: up to here four rows, beyond it 32 (measured on an H200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,13 +206,13 @@ def check(tensors: Tensors) -> None:
 
 
 def build_triton(tensors: Tensors) -> Call:
-    """Launch one program per row or two, or per four where there is no top-k."""
+    """Launch one program of four warps per row or two, or per four or 32 where there is no top-k."""
     check(tensors)
     raw, indices = tensors["raw"], tensors["indices"]
     rows, columns = indices.shape
     requests = tensors["seq_lens"].numel()
     ratio, topk = tensors["ratio"], tensors["topk"]
-    program_rows = (1 if rows <= FEW_ROWS else 2) if ratio else 4
+    program_rows = (1 if rows <= FEW_ROWS else 2) if ratio else (4 if rows <= FEW_WINDOWS else 32)
     names = ("query_start", "positions", "seq_lens", "gather_lens", "compressed_bases", "swa_bases")
 
     def call() -> None:
@@ -233,7 +234,7 @@ def build_triton(tensors: Tensors) -> Call:
                 WIDTH=columns,
                 HEAD=triton.next_power_of_2(topk) if ratio else 0,
                 BLOCK=COLUMNS,
-                num_warps=program_rows,
+                num_warps=4,
             )
 
     return call
