@@ -150,11 +150,13 @@ class Bench:
     """At which shapes a kernel is timed: `shape(rows, case)` for every one of `rows` and `cases`.
 
     A case is the name of a KV layout where the kernel writes or reads one, else a word for what differs ("ratio 2").
+    A CPU, which has the reference alone, takes `cpu_rows`: fewer where a row is long.
     """
 
     shape: Callable[[int, str], Any]
     rows: tuple[int, ...] = (8192,)
     cases: tuple[str, ...] = ("",)
+    cpu_rows: int = 64
 
 
 @dataclass(frozen=True, slots=True)

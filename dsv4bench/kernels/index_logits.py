@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from dsv4bench.kernels import arguments, codec, paged
-from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import FULL_PAGE, INDEX_DIM, INDEX_K
 from dsv4bench.kernels.paged_triton import load_index_rows
@@ -28,8 +27,7 @@ from dsv4bench.kernels.row_triton import round_bf16
 
 DIM, FULL = tl.constexpr(INDEX_DIM), tl.constexpr(FULL_PAGE)
 NOBODY = tl.constexpr(0x7FFFFFFF)  # no request, and no position
-BLOCK_COLUMNS = 128
-ROWS_PER_PROGRAM = 16
+BLOCK_COLUMNS, ROWS_PER_PROGRAM = 128, 16
 HEADS_PER_DOT = 128  # rows of q times heads that meet one tile of keys at once
 SHARING = {"cpu"}  # devices where the reference may read lengths back, and lets a request's rows share its keys
 CHUNK_SCORES, CHUNK_KEYS = 1 << 20, 1 << 18  # scores of a head, and keys of a row, that it holds at once
@@ -47,18 +45,16 @@ class Shape:
 
 
 def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
-    """Make queries on the index grid and keys of random codes in shuffled pages; candidates are spread evenly."""
+    """Make queries on the index grid and keys of random codes in shuffled pages from 1 on; spread candidates evenly."""
     device, heads = generator.device, shape.heads
     extends = torch.tensor([extend for _, extend in shape.requests])
     lengths = torch.tensor([prefix for prefix, _ in shape.requests]) + extends
     positions = torch.cat([torch.arange(prefix, prefix + extend) for prefix, extend in shape.requests]).to(device)
-    pages = (lengths + FULL_PAGE - 1) // FULL_PAGE
-    order = 1 + torch.randperm(int(pages.sum()), generator=generator, device=device)  # page 0 is the dummy
-    page_table = pad_sequence(list(order.to(torch.int32).split(pages.tolist())), batch_first=True)
-    size = (-(-(len(order) + 1) * FULL_PAGE // shape.ratio // shape.page_size), INDEX_K.page_bytes(shape.page_size))
+    pages = len(extends) * -(-int(lengths.max()) // FULL_PAGE)
+    page_table = 1 + torch.randperm(pages, generator=generator, device=device).view(len(extends), -1).int()
+    size = (-(-(pages + 1) * FULL_PAGE // shape.ratio // shape.page_size), INDEX_K.page_bytes(shape.page_size))
     cache = torch.randint(256, size, generator=generator, device=device, dtype=torch.uint8)
-    scales = cache[:, shape.page_size * INDEX_K.data_bytes :]
-    scales.copy_(scales % 3 + 124)  # 2^-3 to 2^-1: keys of unit size
+    cache[:, shape.page_size * INDEX_K.data_bytes :].remainder_(3).add_(124)  # scales 2^-3 to 2^-1: unit keys
     q = torch.randn(len(positions), heads, INDEX_DIM, generator=generator, device=device)
     weights = torch.randn(len(positions), heads, generator=generator, device=device) * (INDEX_DIM * heads) ** -0.5
     columns = 8 * shape.blocks if shape.blocks else -(-int(lengths.max()) // shape.ratio // 64) * 64
@@ -80,8 +76,7 @@ def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
 def _spread_candidates(positions: torch.Tensor, shape: Shape) -> torch.Tensor:
     """Return block ids [rows, blocks]: every n-th visible block, then -1."""
     visible = (((positions + 1) // shape.ratio + 7) // 8)[:, None]
-    step = (visible + shape.blocks - 1) // shape.blocks
-    block = torch.arange(shape.blocks, device=positions.device) * step
+    block = torch.arange(shape.blocks, device=positions.device) * ((visible + shape.blocks - 1) // shape.blocks)
     return block.masked_fill(block >= visible, -1).to(torch.int32)
 
 
@@ -119,9 +114,8 @@ def reference(
         wanted = position.masked_fill((position < 0) | (position >= limit[:, None]), 0)
         slots = paged.table_slots(page_table, owners, wanted, FULL_PAGE // ratio)
         keys = codec.index_unpack(*paged.read_rows(cache, slots.flatten(), page_size, INDEX_K)).float()
-        hidden = (position < 0) | (position >= seen[rows, None])
         scores = _scores(q[rows].float(), weights[rows], keys.view(*wanted.shape, INDEX_DIM), counts)
-        logits[rows, :columns] = scores.masked_fill_(hidden, float("-inf"))
+        logits[rows, :columns] = scores.masked_fill_((position < 0) | (position >= seen[rows, None]), float("-inf"))
 
 
 def _owners(req: torch.Tensor, seen: torch.Tensor) -> tuple[torch.Tensor, list[int], torch.Tensor]:
@@ -280,6 +274,13 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, case: str) -> Shape:
+    """Return rows of 64 requests, or one of each of fewer, on as many cached tokens as the case says."""
+    count, blocks = min(rows, 64), 2048 if case.endswith("candidates") else 0
+    requests = tuple((1024 * int(case.split()[0]), rows // count + (i < rows % count)) for i in range(count))
+    return Shape(requests, heads=32, ratio=1 if blocks else 2, blocks=blocks)
+
+
 KERNEL = Kernel(
     name="index_logits",
     inputs=inputs,
@@ -295,4 +296,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(64, 256, 2048), cases=("8 K", "64 K", "64 K candidates"), cpu_rows=4),
 )

@@ -19,7 +19,7 @@ import torch
 from dsv4bench.kernels import codec_index, paged
 from dsv4bench.kernels.arguments import BF16, IDS, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.codec_triton import quantise_index_fp8
-from dsv4bench.kernels.contract import EXACT, TRITON, Call, Cost, Kernel, Provider, Tensors, torch_provider
+from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_DIM, INDEX_K_FP8
 from dsv4bench.kernels.paged_triton import store_index_fp8_rows
@@ -112,4 +112,5 @@ KERNEL = Kernel(
     examples=(Shape(11, 64), Shape(9, 4, id_bits=32)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(lambda rows, case: Shape(rows, page_size=64), rows=(1024, 8192, 65536)),
 )

@@ -23,7 +23,7 @@ from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.arguments import BF16, F32, I32, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.attend import attend, queries_at_once
 from dsv4bench.kernels.attend_triton import LOG2_E, attend_block, attended
-from dsv4bench.kernels.contract import TRITON, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
+from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, KVLayout
 from dsv4bench.kernels.paged_triton import load_rows
@@ -68,17 +68,16 @@ def inputs(shape: Shape, generator: torch.Generator) -> dict[str, Any]:
 
 
 def _cache(pages: int, page_size: int, layout: KVLayout, generator: torch.Generator) -> torch.Tensor:
-    device = generator.device
-    cache = torch.zeros(pages, layout.page_bytes(page_size), dtype=torch.uint8, device=device)
-    rows = torch.randn(pages * page_size, HEAD_DIM, generator=generator, device=device).bfloat16().float()
-    paged.write_rows(cache, torch.arange(len(rows), device=device), codec.quantise(rows, layout), page_size, layout)
+    cache = torch.zeros(pages, layout.page_bytes(page_size), dtype=torch.uint8, device=generator.device)
+    rows = torch.randn(pages * page_size, HEAD_DIM, generator=generator, device=cache.device).bfloat16().float()
+    slots = torch.arange(len(rows), device=cache.device)
+    paged.write_rows(cache, slots, codec.quantise(rows, layout), page_size, layout)
     return cache
 
 
 def _slots(rows: int, columns: int, slots: int, generator: torch.Generator) -> torch.Tensor:
     found = torch.randint(0, slots, (rows, columns), generator=generator, device=generator.device)
-    hole = torch.rand(found.shape, generator=generator, device=generator.device) < 1 / 9
-    return found.masked_fill(hole, -1).int()
+    return found.masked_fill(torch.rand(found.shape, generator=generator, device=found.device) < 1 / 9, -1).int()
 
 
 def reference(
@@ -98,16 +97,14 @@ def reference(
     out: torch.Tensor,
 ) -> None:
     """Decode the keys of a few rows at a time and attend."""
-    columns = main_slots.shape[1] + (0 if extra_slots is None else extra_slots.shape[1])
-    chunk = queries_at_once(q, columns)
+    chunk = queries_at_once(q, main_slots.shape[1] + (0 if extra_slots is None else extra_slots.shape[1]))
     for begin in range(0, len(q), chunk):
         rows = slice(begin, begin + chunk)
         keys, valid = _decoded(main, main_slots[rows], main_lens[rows], main_page_size, main_layout)
         if extra is not None:
             more, also = _decoded(extra, extra_slots[rows], extra_lens[rows], extra_page_size, extra_layout)
             keys, valid = torch.cat([keys, more], 1), torch.cat([valid, also], 1)
-        result = attend(q[rows].float(), keys, valid, sink, scale)
-        out[rows] = result.masked_fill_(~valid.any(1)[:, None, None], 0)
+        out[rows] = attend(q[rows].float(), keys, valid, sink, scale).masked_fill_(~valid.any(1)[:, None, None], 0)
 
 
 def _decoded(
@@ -279,6 +276,11 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
+def bench_shape(rows: int, pair: str) -> Shape:
+    """Return rows of full width, caches of the pair's layouts, and about as many slots as the rows name."""
+    return Shape(rows, 64, pair.split("+")[0], pair.split("+")[-1], 128, 512, (128, 512), min(4 * rows, 1024))
+
+
 KERNEL = Kernel(
     name="paged_attention",
     inputs=inputs,
@@ -294,4 +296,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
+    bench=Bench(bench_shape, rows=(64, 256, 1024), cases=("v4", "v41", "v41+fp4"), cpu_rows=8),
 )

@@ -16,7 +16,6 @@ from dsv4bench.workloads.axis import number_axis, word_axis
 from dsv4bench.workloads.options import resolve_device
 from dsv4bench.workloads.providers import IN_A_FILE, PROVIDERS, own_file
 
-CPU_ROWS = (64,)  # the reference of the widest kernel takes some milliseconds over these
 KEY_DIGITS = 16
 AUTO = "auto"  # every provider, the torch reference only where nobody else can run
 
@@ -153,7 +152,7 @@ def shapes(
         return
     by_layout = all(case in LAYOUTS for case in bench.cases)
     cases = layouts if layouts and by_layout else bench.cases
-    counts = rows or (CPU_ROWS if device == "cpu" else bench.rows)
+    counts = rows or ((bench.cpu_rows,) if device == "cpu" else bench.rows)
     yield from ((case, count, bench.shape(count, case)) for case in cases for count in counts)
 
 

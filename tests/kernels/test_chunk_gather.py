@@ -175,3 +175,9 @@ def test_the_cost_counts_table_entries_once():
     # 129 rows from two pages, 1 from one; three numbers of a request are 16 bytes; of slots, the first of a pair
     assert (found.bytes_read, found.bytes_written) == (4 * 3 + 2 * 16, 4 * (130 + 4))
     assert cost(made(Shape((258, 3), 2, table_page=1))).bytes_read == 4 * 130 + 2 * 16
+
+
+def test_a_bench_has_the_rows_that_it_names():
+    assert KERNEL.bench.shape(65536, "ratio 2, 1 request") == Shape((131072,), 2)
+    assert KERNEL.bench.shape(65536, "ratio 1, 64 rows each") == Shape((64,) * 1024, 1)
+    assert KERNEL.bench.shape(70, "ratio 2, 64 rows each") == Shape((128,), 2, spare=6)

@@ -199,3 +199,9 @@ def test_the_cost_counts_table_entries_once():
     # window rows 251 to 257 lie in two pages, 0 and 1 in one; 9 window slots; two requests of 16 bytes
     assert found.bytes_read == 4 * 3 + 8 * 9 + 2 * 16
     assert found.bytes_written == 4 * 9 + 8 * 6 + 4 * (4 * 2 + 2)
+
+
+def test_a_bench_has_the_rows_that_it_names():
+    assert KERNEL.bench.shape(65536, "1 request") == Shape(((1024, 65536),), 1)
+    assert KERNEL.bench.shape(65536, "64 rows each") == Shape(((1024, 64),) * 1024, 1)
+    assert KERNEL.bench.shape(70, "64 rows each") == Shape(((1024, 64),), 1, spare=6)

@@ -103,3 +103,8 @@ def test_negative_values_are_named_but_not_those_of_padding():
 def test_the_cost_reads_the_real_requests():
     found = cost(inputs(Shape((4, 1, 2), 1, 5, torch.int64), torch.Generator().manual_seed(2)))
     assert (found.bytes_read, found.bytes_written) == (3 * 16, 40)
+
+
+def test_a_bench_has_64_k_tokens():
+    assert KERNEL.bench.shape(1024, "1 request") == Shape((65536,), 0, 1024)
+    assert KERNEL.bench.shape(1024, "a request a column") == Shape((64,) * 1024, 0, 1024)

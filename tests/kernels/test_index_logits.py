@@ -248,7 +248,7 @@ def test_chunks_of_rows_give_what_one_chunk_gives(blocks, monkeypatch, device):
         pytest.param(
             "cache",
             lambda cache: cache[:, :4348],
-            r"index_k cache with pages of 64 is .*\[pages, 4352\].*\[16, 4348\]",
+            r"index_k cache with pages of 64 is .*\[pages, 4352\].*\[20, 4348\]",
             id="cache-width",
         ),
         pytest.param("page_size", lambda size: 48, r"page_size: 48, expected a power of two", id="page-size"),
@@ -333,3 +333,16 @@ def test_the_cost_counts_visible_candidates_only():
     found = cost(tensors)
     assert found.flops == 256 * 4 * 3  # positions 8, 9 and 10
     assert found.bytes_read == 2 * 4 * 129 + 68 * 3 + 16 + 4 * 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "case", "requests", "ratio", "blocks"),
+    [
+        (64, "8 K", ((8192, 1),) * 64, 2, 0),
+        (256, "64 K candidates", ((65536, 4),) * 64, 1, 2048),
+        (3, "64 K", ((65536, 1),) * 3, 2, 0),
+        (65, "8 K", ((8192, 2), *((8192, 1),) * 63), 2, 0),
+    ],
+)
+def test_a_bench_has_the_rows_that_it_names(rows, case, requests, ratio, blocks):
+    assert KERNEL.bench.shape(rows, case) == Shape(requests, 32, ratio, blocks)

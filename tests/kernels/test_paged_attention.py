@@ -126,3 +126,11 @@ def test_values_out_of_range_are_named():
     tensors["extra_slots"][1, 3] = 3 * 128
     with pytest.raises(ValueError, match=r"extra_slots\[1, 3\]: 384, expected -1 to 383"):
         KERNEL.check_values(tensors)
+
+
+@pytest.mark.parametrize(
+    ("rows", "pair", "layouts", "pages"),
+    [(8, "v4", ("v4", "v4"), 32), (64, "v41+fp4", ("v41", "fp4"), 256), (1024, "v41", ("v41", "v41"), 1024)],
+)
+def test_a_bench_is_a_full_width_row_over_about_as_many_slots(rows, pair, layouts, pages):
+    assert KERNEL.bench.shape(rows, pair) == Shape(rows, 64, *layouts, 128, 512, (128, 512), pages)

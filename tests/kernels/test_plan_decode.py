@@ -166,3 +166,8 @@ def test_cost_counts_what_is_looked_up(generator):
     requests = plan_decode.cost(plan_decode.inputs(Shape((5, 9, 1), RINGS["c128"]), generator))
     assert (pages.flops, pages.bytes_read, pages.bytes_written) == (0, 3 * (16 + 24), 48)
     assert (requests.flops, requests.bytes_read, requests.bytes_written) == (0, 48, 48)
+
+
+def test_a_bench_has_the_requests_that_it_names():
+    shape = KERNEL.bench.shape(130, "c128")
+    assert (len(shape.seq_lens), shape.seq_lens[127:], shape.ring.ratio) == (130, (1127, 1000, 1001), 128)

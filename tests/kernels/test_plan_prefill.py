@@ -524,3 +524,17 @@ def test_cost_counts_what_is_looked_up(generator):
 def test_the_oracle_keeps_what_the_specification_says():
     assert [p for p in range(12) if keeps(C4, Request(0, 0, 12), p)] == span((8, 11))
     assert [p for p in range(512, 522) if keeps(C4_DRAFT, Request(0, 512, 10), p)] == span((512, 521))
+
+
+@pytest.mark.parametrize(
+    ("rows", "case", "ring", "requests", "new", "padding"),
+    [
+        (1, "c4 64 K in all", C4_DRAFT, 1, 65536, 0),
+        (1024, "c128 64 K in all", C128_DRAFT, 1024, 64, 0),
+        (3, "c4 64 K in all", C4_DRAFT, 3, 21845, 1),
+        (64, "c128 verify 4", C128_DRAFT, 64, 4, 0),
+    ],
+)
+def test_a_bench_has_the_requests_and_tokens_that_it_names(rows, case, ring, requests, new, padding):
+    shape = KERNEL.bench.shape(rows, case)
+    assert shape == Shape(tuple((1000 + i % 128, new) for i in range(requests)), padding, ring)

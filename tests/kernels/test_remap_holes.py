@@ -77,3 +77,7 @@ def test_an_index_behind_the_row_of_zeros_is_named(generator):
     tensors["indices"][1, 7] = 50
     with pytest.raises(ValueError, match=r"indices\[1, 7\]: 50, expected 0 to 49"):
         KERNEL.check_values(tensors)
+
+
+def test_a_bench_is_as_wide_as_its_case():
+    assert KERNEL.bench.shape(1024, "width 640") == Shape(1024, 640, 65537)

@@ -6,7 +6,7 @@ import pytest
 
 from dsv4bench.errors import CellSkipped, UsageError
 from dsv4bench.kernels import CATALOGUE, kernel
-from dsv4bench.workloads.kernel_cells import CPU_ROWS, KernelArguments, chosen, kernel_cells, kernel_names, shapes
+from dsv4bench.workloads.kernel_cells import KernelArguments, chosen, kernel_cells, kernel_names, shapes
 
 
 def cells(*names, **typed):
@@ -55,8 +55,15 @@ def test_a_kernel_without_layouts_ignores_kv_and_a_case_picks_one():
 
 def test_a_cpu_has_fewer_rows_unless_cells_run_elsewhere():
     typed = KernelArguments(("dequant",), device="cpu")
-    assert {group[0].rows for group in kernel_cells(typed)} == set(CPU_ROWS)
+    assert {group[0].rows for group in kernel_cells(typed)} == {64}
     assert {group[0].rows for group in kernel_cells(typed, elsewhere=True)} == {4096, 65536, 524288}
+    long_rows = replace(kernel("dequant"), bench=replace(kernel("dequant").bench, cpu_rows=4))
+    assert {rows for _, rows, _ in shapes(long_rows, (), (), "cpu")} == {4}
+    assert {rows for _, rows, _ in shapes(long_rows, (8,), (), "cpu")} == {8}
+
+
+def test_every_kernel_of_the_catalogue_says_its_shapes():
+    assert [name for name in CATALOGUE if kernel(name).bench is None] == []
 
 
 def test_a_kernel_that_names_no_shapes_is_timed_on_its_examples():
@@ -77,7 +84,7 @@ def test_auto_leaves_torch_out_where_another_provider_runs(monkeypatch):
     assert chosen(rms_norm, ["flash_mla"], "cuda") == ()
 
 
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if kernel(name).bench is not None])
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_every_case_of_a_kernel_makes_a_shape(name):
     bench = kernel(name).bench
     made = [bench.shape(rows, case) for case in bench.cases for rows in bench.rows]
