@@ -114,14 +114,14 @@ class GroupRun:
             self._verify_replays(again=True)
 
     def _observe(self, step: Step, audit: bool) -> tuple[list[Check], Seen]:
-        kernels = KernelAudit(step.geometry) if audit and step.variant.provider != "torch" else None
+        kernels = KernelAudit(step.geometry) if audit else None
         step.ops.audit = kernels
         try:
             seen, watch = verify.observe(step, list(self.prefill.all_forwards()), partial(_run_live, step))
         finally:
             step.ops.audit = None
         checks = [watch.check(self._reused_heads())] if step.variant.reuse == "on" else []
-        return checks + ([kernels.check()] if kernels else []), seen
+        return checks + ([kernels.check()] if kernels and step.variant.provider != "torch" else []), seen
 
     def _reused_heads(self) -> int:
         """Return how many heads all forwards together should find filled (specification 1.2)."""

@@ -110,7 +110,10 @@ def compare(name: str, got: Seen, want: Seen) -> Check:
 
 
 class KernelAudit:
-    """Runs the torch reference beside every kernel of the first layer of each kind, on clones of the same inputs."""
+    """Looks at the ids of every kernel, and runs the torch reference beside it in the first layer of each kind.
+
+    The reference works on clones of the same inputs.
+    """
 
     def __init__(self, geometry: Geometry) -> None:
         self._layers = {kind.layer for kind in first_of_each_kind(geometry)}
@@ -118,7 +121,14 @@ class KernelAudit:
         self.wrong: list[str] = []
 
     def __call__(self, rng: Range, kernel: Kernel, provider: Provider, tensors: dict[str, Any], call: Call) -> None:
-        """Launch `call`; in an audited layer compare its outputs with the reference's."""
+        """Look at slots and ids, then launch `call`; in an audited layer compare its outputs with the reference's.
+
+        Raises a ValueError that names the layer, the operation and the argument where an id lies outside its tensor.
+        """
+        try:
+            kernel.check_values(tensors)
+        except ValueError as error:
+            raise ValueError(f"layer {rng.layer} {rng.op}: {error}") from error
         if rng.layer not in self._layers or provider.name == "torch":
             call()
             return

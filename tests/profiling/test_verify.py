@@ -1,8 +1,11 @@
 """What a check sees: stale heads, other bytes, a kernel out of tolerance, padding that leaks into live rows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from dsv4bench.kernels.arguments import expect_range
 from dsv4bench.kernels.contract import EXACT, Kernel, Provider, Tolerance
 from dsv4bench.profiling import verify
 from dsv4bench.profiling.capture import run_pieces
@@ -179,6 +182,23 @@ def test_what_is_not_audited_is_only_launched(layer, provider):
     audit, written = audited(factor=3, layer=layer, provider=provider)
     assert written == [3, 6, 9]
     assert audit.compared == 0
+
+
+@pytest.mark.parametrize(("layer", "provider"), [(0, "triton"), (3, "triton"), (0, "torch")])
+def test_an_id_outside_its_tensor_is_named_with_its_layer_before_anything_is_launched(layer, provider):
+    def check_values(tensors):
+        expect_range("ids", tensors["ids"], 0, 4)
+
+    kernel = replace(kernel_that_doubles(), check_values=check_values)
+    audit = KernelAudit(SMALL)
+    with pytest.raises(ValueError, match=rf"layer {layer} read: ids\[1\]: 4, expected 0 to 3"):
+        audit(
+            Range(layer=layer, op="read"),
+            kernel,
+            Provider(provider, None),
+            {"ids": torch.tensor([0, 4])},
+            lambda: pytest.fail("launched"),
+        )
 
 
 def test_the_reserved_page_of_a_cache_is_nobodys():
