@@ -23,6 +23,7 @@ SHARED_BY_KERNELS = {
     "attend_triton",
     "codec",
     "codec_index",
+    "codec_index_triton",
     "codec_triton",
     "compress_plan",
     "compress_ring",

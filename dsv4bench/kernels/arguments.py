@@ -59,6 +59,14 @@ def expect_cache(cache: torch.Tensor, layout: KVLayout, page_size: int, name: st
             f"{name}: a {layout.name} cache with pages of {page_size} is contiguous uint8 [pages, {width}], not"
             f" {_dtype(cache.dtype)} {_shape(cache.shape)} with strides {tuple(cache.stride())}"
         )
+    expect_whole_words(name, cache)
+
+
+def expect_whole_words(name: str, tensor: torch.Tensor) -> None:
+    """Raise unless the bytes of `tensor` begin where a word of four bytes may: codes are written by words."""
+    offset = tensor.data_ptr() % 4
+    if offset:
+        raise ValueError(f"{name}: begins {offset} bytes behind a multiple of 4, expected a multiple of 4")
 
 
 def expect_page_size(page_size: int, name: str = "page_size") -> None:

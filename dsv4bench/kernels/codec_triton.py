@@ -1,12 +1,17 @@
 """The one quantiser: e4m3, ue8m0 and e2m1 as Triton device functions, shared by every writer (specification 2.2).
 
 Functions take and return blocks of values; arithmetic is f32. R counts rows, G counts tiles (values that share a
-scale). `paged_triton` puts the bytes into a cache.
+scale). `codec_index_triton` has the rules of index rows, `paged_triton` puts the bytes into a cache. What binds the
+writers is the issue of instructions, so that no rule divides or compares value by value.
 """
 
 from __future__ import annotations
 
 from dsv4bench.kernels.jit import tl, triton
+
+SIXTH = tl.constexpr(0.16666667163372040)  # f32(1/6)
+GRID = tl.constexpr(4194304.0)  # 2^22: its last place is 0.5
+SNAP = tl.constexpr(12288.0)  # 1.5 * 2^13: its last place is 1/1024
 
 # ---- single values
 
@@ -40,49 +45,38 @@ def ue8m0_inverse(byte):
 
 
 @triton.jit
-def _e2m1_sum(magnitude):
-    """Return (C + magnitude, C), the magnitude at most 6, for the C whose last place is the grid's step.
-
-    The step of e2m1 is 0.5 below 2, 1 below 4 and then 2, and 2^22, 2^23 and 2^24 have these last places, to which the
-    sum is rounded. A tie goes to the even multiple of the step, which is the even code.
-    """
-    low = tl.minimum(magnitude, 6.0)
-    step = tl.where(low < 2.0, 4194304.0, tl.where(low < 4.0, 8388608.0, 16777216.0))
-    return low + step, step
-
-
-@triton.jit
-def e2m1_magnitude(magnitude):
-    """Return the e2m1 codes i32 (0 to 7) of f32 that are not negative: ties to the even code, saturating at 6."""
-    total, _ = _e2m1_sum(magnitude)
-    bits = total.to(tl.int32, bitcast=True)
-    return (
-        (bits & 7) + (bits >> 22) - 298
-    )  # the exponent tells 2^22 from 2^23 and 2^24, whose codes begin 2 and 4 later
+def _power_under(magnitude):
+    """Return 1, 2 or 4 for f32 from 0 to 6: twice the step that e2m1 has there."""
+    power = (magnitude.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    return tl.maximum(power, 1.0)
 
 
 @triton.jit
 def e2m1_grid(magnitude):
-    """Return the values 0 to 6 of e2m1 that f32 values, not negative, are rounded to."""
-    total, step = _e2m1_sum(magnitude)
-    return total - step
+    """Return the values of e2m1 that f32 from 0 to 6 are rounded to; a tie goes to the even code.
+
+    The step is 0.5 below 2, 1 below 4 and then 2, and 2^22, 2^23 and 2^24 have it as their last place, to which an
+    addition rounds: a tie to the even multiple of the step, which is the even code.
+    """
+    power = _power_under(magnitude)
+    return tl.fma(power, GRID * -1.0, tl.fma(power, GRID, magnitude))
 
 
 @triton.jit
-def e2m1_encode(q):
-    """Return the e2m1 codes u8 (0 to 15) of f32 `q`: ties to the even code, saturating at 6, sign bit kept."""
-    sign = (q.to(tl.int32, bitcast=True) >> 28) & 8
-    return (e2m1_magnitude(tl.abs(q)) | sign).to(tl.uint8)
+def e2m1_code(magnitude):
+    """Return the e2m1 codes i32 (0 to 7) of f32 from 0 to 6; a tie goes to the even code.
+
+    Six steps more than in `e2m1_grid`: with the exponent's 298, 300 or 302 they are 304, 306 or 308, that is 0, 2 or 4
+    modulo 8, and the codes from 2 and from 4 begin so much later than the multiples of their steps.
+    """
+    bits = tl.fma(_power_under(magnitude), GRID + 3.0, magnitude).to(tl.int32, bitcast=True)
+    return (bits + (bits >> 22)) & 7
 
 
 @triton.jit
-def e2m1_encode_down(q):
-    """Return the e2m1 codes u8 of f32 `q`, ties to the smaller magnitude and no sign on a zero (V4's c4 index rows)."""
-    magnitude = tl.abs(q)
-    code = (magnitude > 0.25).to(tl.uint8) + (magnitude > 0.75).to(tl.uint8)
-    code += (magnitude > 1.25).to(tl.uint8) + (magnitude > 1.75).to(tl.uint8)
-    code += (magnitude > 2.5).to(tl.uint8) + (magnitude > 3.5).to(tl.uint8) + (magnitude > 5.0).to(tl.uint8)
-    return tl.where((q < 0.0) & (code > 0), code | 8, code).to(tl.uint8)
+def sign_bit(x):
+    """Return the sign of f32 `x` where a code of four bits has it: i32 8 or 0."""
+    return (x.to(tl.uint32, bitcast=True) >> 28).to(tl.int32) & -8
 
 
 @triton.jit
@@ -93,6 +87,17 @@ def quotient(x, divisor, inverse):
     """
     guess = x * inverse
     return tl.fma(tl.fma(guess * -1.0, divisor, x), inverse, guess)
+
+
+@triton.jit
+def e2m1_quotient(magnitude, scale):
+    """Return magnitudes f32 [G, n], exact in bf16, divided by e4m3 scales f32 [G]: to 1/1024, and at most 6.
+
+    1.5 * 2^13 has 1/1024 as its last place. No bf16 divided by one of the 126 scales lies so near to a tie of e2m1 that
+    this, or a reciprocal which is 8 last places wrong, would take it to the other side: every code is that of the true
+    quotient. A multiplication by the reciprocal alone crosses ties.
+    """
+    return tl.minimum(tl.fma(magnitude, (1.0 / scale)[:, None], SNAP) - SNAP, 6.0)
 
 
 @triton.jit
@@ -109,9 +114,9 @@ def e2m1_decode(code):
 
 @triton.jit
 def pack_nibbles(codes):
-    """Pack codes u8 [R, 2n] to bytes [R, n], the even channel in the low nibble."""
-    low, high = tl.split(tl.reshape(codes, (codes.shape[0], codes.shape[1] // 2, 2)))
-    return low | (high << 4)
+    """Pack codes i32 [R, 8n], 0 to 15, to words i32 [R, n], the even channel in the low nibble of each byte."""
+    eights = tl.reshape(codes, (codes.shape[0], codes.shape[1] // 8, 8))
+    return tl.sum(eights << (4 * tl.arange(0, 8))[None, None, :], axis=2)
 
 
 @triton.jit
@@ -141,121 +146,97 @@ def order_key(x):
 
 
 @triton.jit
-def quantise_v4(tiles):
-    """Quantise tiles f32 [G, 64] to e4m3 bytes [G, 64] and ue8m0 bytes [G].
+def largest_of(tiles):
+    """Return the largest magnitudes f32 [G] of tiles f32 [G, n]."""
+    return tl.max(tl.abs(tiles), axis=1)
 
-    The floor of 1e-4 stands under the maximum, before the division.
+
+@triton.jit
+def v4_scale(largest):
+    """Return as i32 the ue8m0 bytes of V4's tiles with these maxima; the floor of 1e-4 stands before the division."""
+    return ceil_exponent(quotient(tl.maximum(largest, 1e-4), 448.0, 0.0022321429569274187))
+
+
+@triton.jit
+def v41_scale(largest):
+    """Return as i32 the ue8m0 bytes of V4.1's tiles with these maxima.
+
+    448 is 1.75 * 2^8: the exponent of maximum / 448, rounded up, is read off the bits of the maximum, one more where
+    the mantissa exceeds 0x600000; 114 is 2^-13.
     """
-    largest = tl.maximum(tl.max(tl.abs(tiles), axis=1), 1e-4)
-    scale = ceil_exponent(quotient(largest, 448.0, 0.0022321429569274187))
+    bits = largest.to(tl.int32, bitcast=True)
+    return tl.maximum(((bits + 0x1FFFFF) >> 23) - 8, 114)
+
+
+@triton.jit
+def quantise_v4(tiles):
+    """Quantise tiles f32 [G, 64] to e4m3 bytes [G, 64] and ue8m0 bytes [G]."""
+    scale = v4_scale(largest_of(tiles))
     return e4m3_encode(tiles * ue8m0_inverse(scale)[:, None]), scale.to(tl.uint8)
 
 
 @triton.jit
 def quantise_v41(tiles):
-    """Quantise tiles f32 [G, 32] to e4m3 bytes [G, 32] and ue8m0 bytes [G].
-
-    448 is 1.75 * 2^8: the exponent of maximum / 448, rounded up, is read off the bits of the maximum; 114 is 2^-13.
-    """
-    bits = tl.max(tl.abs(tiles), axis=1).to(tl.int32, bitcast=True)
-    above = ((bits & 0x7FFFFF) > 0x600000).to(tl.int32)
-    scale = tl.maximum((bits >> 23) - 8 + above, 114)
+    """Quantise tiles f32 [G, 32] to e4m3 bytes [G, 32] and ue8m0 bytes [G]."""
+    scale = v41_scale(largest_of(tiles))
     return e4m3_encode(tiles * ue8m0_inverse(scale)[:, None]), scale.to(tl.uint8)
 
 
 @triton.jit
 def quantise_fp4(tiles):
-    """Quantise tiles f32 [G, 16] to e2m1 codes [G, 16] and e4m3 scale bytes [G].
+    """Quantise tiles f32 [G, 16], exact in bf16, to e2m1 codes i32 [G, 16] and e4m3 scale bytes [G]."""
+    magnitude = tl.abs(tiles)
+    sixth = quotient(tl.max(magnitude, axis=1), 6.0, SIXTH)
+    scale = e4m3_encode(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0))
+    codes = e2m1_code(e2m1_quotient(magnitude, e4m3_decode(scale)))
+    return codes | sign_bit(tiles), scale
 
-    Both divisions are true ones: a multiplication by the reciprocal crosses ties.
+
+@triton.jit
+def _fake_quant_kv(tiles):
+    """Return tiles f32 [G, 16], exact in bf16, as multiples f32 [G, 16] of steps f32 [G], and the maxima then, f32 [G].
+
+    The step comes from maximum * f32(1/6), the multiple from a true division; -0.0 becomes +0.0, small negatives -0.0.
+    Rounding keeps the order, so that the maximum of the rounded values is the maximum, rounded.
     """
     magnitude = tl.abs(tiles)
-    sixth = quotient(tl.max(magnitude, axis=1), 6.0, 0.16666667163372040)
-    scale = e4m3_encode(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0))
-    codes = e2m1_magnitude(_scaled_down(magnitude, e4m3_decode(scale)))
-    sign = (tiles.to(tl.int32, bitcast=True) >> 28) & 8
-    return (codes | sign).to(tl.uint8), scale
-
-
-@triton.jit
-def _scaled_down(tiles, scales):
-    """Return tiles f32 [G, n] divided by their scales f32 [G], correctly rounded."""
-    guess = 1.0 / scales
-    inverse = tl.fma(tl.fma(guess * -1.0, scales, 1.0), guess, guess)  # rounded correctly: a scale has four bits
-    return quotient(tiles, scales[:, None], inverse[:, None])
-
-
-@triton.jit
-def index_scale(tiles):
-    """Return as i32 [G] the ue8m0 bytes of tiles f32 [G, 32] of an index row: the floor stands under the quotient."""
-    sixth = tl.maximum(quotient(tl.max(tl.abs(tiles), axis=1), 6.0, 0.16666667163372040), 1e-4)
-    return tl.minimum(tl.maximum(ceil_exponent(sixth), 1), 254)
-
-
-@triton.jit
-def quantise_index(tiles):
-    """Quantise tiles f32 [G, 32] of an index row to e2m1 codes [G, 32] and ue8m0 bytes [G].
-
-    The tiles come from `fake_quant_index`; the floor there differs from the one here, so the two stages stay two.
-    """
-    scale = index_scale(tiles)
-    codes = e2m1_encode(tiles * ue8m0_inverse(scale)[:, None])
-    return tl.where(codes == 8, 0, codes).to(tl.uint8), scale.to(tl.uint8)
-
-
-@triton.jit
-def quantise_index_c4(tiles):
-    """Quantise tiles f32 [G, 32] of one of V4's c4 index rows to e2m1 codes [G, 32] and ue8m0 bytes [G]."""
-    scale = index_scale(tiles)
-    return e2m1_encode_down(tiles * ue8m0_inverse(scale)[:, None]), scale.to(tl.uint8)
-
-
-@triton.jit
-def quantise_index_fp8(rows):
-    """Quantise V4's index rows f32 [R, 128] to e4m3 bytes [R, 128] and one f32 scale [R], which is not rounded.
-
-    The payload takes the f32 reciprocal of the scale, which a division by the scale does not equal.
-    """
-    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(rows), axis=1), 1e-4), 448.0)
-    return e4m3_encode(rows * tl.div_rn(1.0, scale)[:, None]), scale
+    largest = tl.max(magnitude, axis=1)
+    step = e4m3_decode(e4m3_encode(tl.minimum(tl.maximum(largest * SIXTH, 0.001953125), 448.0)))
+    top = e2m1_grid(e2m1_quotient(largest[:, None], step))
+    multiple = e2m1_grid(e2m1_quotient(magnitude, step))
+    return tl.where(tiles < 0.0, multiple * -1.0, multiple), step, tl.reshape(top, step.shape) * step
 
 
 @triton.jit
 def fake_quant_kv(x):
-    """Return f32 `x` [R, D] as e2m1 with an e4m3 scale for 16 values holds it (compressed KV); exact in bf16.
-
-    The scale comes from maximum * f32(1/6), the code from a true division; -0.0 becomes +0.0, small negatives -0.0.
-    """
-    tiles = tl.reshape(x, (x.shape[0] * x.shape[1] // 16, 16))
-    magnitude = tl.abs(tiles)
-    sixth = tl.max(magnitude, axis=1) * 0.16666667163372040
-    scale = e4m3_decode(e4m3_encode(tl.minimum(tl.maximum(sixth, 0.001953125), 448.0)))
-    value = e2m1_grid(_scaled_down(magnitude, scale)) * scale[:, None]
-    return tl.reshape(tl.where(tiles < 0.0, value * -1.0, value), x.shape)
+    """Return f32 `x` [R, D] as e2m1 with an e4m3 scale for 16 values holds it (compressed KV); exact in bf16."""
+    multiple, step, _ = _fake_quant_kv(tl.reshape(x, (x.shape[0] * x.shape[1] // 16, 16)))
+    return tl.reshape(multiple * step[:, None], x.shape)
 
 
 @triton.jit
-def fake_quant_index(x):
-    """Return f32 `x` [R, D] as e2m1 with a power of two for 32 values holds it (index); exact in bf16.
-
-    The scale comes from maximum * f32(1/6), with a floor of 6 * 2^-126 under the maximum.
-    """
-    tiles = tl.reshape(x, (x.shape[0] * x.shape[1] // 32, 32))
-    sixth = tl.maximum(tl.max(tl.abs(tiles), axis=1), 7.052966104933725e-38) * 0.16666667163372040
-    scale = ceil_exponent(sixth)
-    value = e2m1_grid(tl.abs(tiles) * ue8m0_inverse(scale)[:, None]) * ue8m0_decode(scale)[:, None]
-    return tl.reshape(tl.where(tiles < 0.0, value * -1.0, value), x.shape)
+def _each(values, COUNT: tl.constexpr):
+    """Repeat each of the values [G] COUNT times: [G * COUNT]."""
+    wide = tl.broadcast_to(values[:, None], (values.shape[0], COUNT))
+    return tl.reshape(wide, (values.shape[0] * COUNT,))
 
 
 @triton.jit
-def pack_index_rows(x):
-    """Return payload u8 [R, 64] and scales u8 [R, 4] of f32 rows [R, 128] that `fake_quant_index` made."""
-    codes, scales = quantise_index(tl.reshape(x, (x.shape[0] * 4, 32)))
-    return pack_nibbles(tl.reshape(codes, x.shape)), tl.reshape(scales, (x.shape[0], 4))
+def quantise_compressed_v4(x):
+    """Fake-quantise rows f32 [R, 512]; return V4's bytes [R, 512] and ue8m0 bytes [R, 8] of that, and that f32 row."""
+    multiple, step, top = _fake_quant_kv(tl.reshape(x, (x.shape[0] * 32, 16)))
+    scale = v4_scale(tl.max(tl.reshape(top, (x.shape[0] * 8, 4)), axis=1))
+    value = multiple * step[:, None]
+    codes = e4m3_encode(value * _each(ue8m0_inverse(scale), 4)[:, None])
+    scales = tl.reshape(scale, (x.shape[0], 8)).to(tl.uint8)
+    return tl.reshape(codes, x.shape), scales, tl.reshape(value, x.shape)
 
 
 @triton.jit
-def pack_index_c4_rows(x):
-    """Return payload u8 [R, 64] and scales u8 [R, 4] of f32 rows [R, 128] by the rule of V4's c4 index."""
-    codes, scales = quantise_index_c4(tl.reshape(x, (x.shape[0] * 4, 32)))
-    return pack_nibbles(tl.reshape(codes, x.shape)), tl.reshape(scales, (x.shape[0], 4))
+def quantise_compressed_v41(x):
+    """Fake-quantise rows f32 [R, 512], and quantise them to V4.1's bytes [R, 512] and ue8m0 bytes [R, 16]."""
+    multiple, step, top = _fake_quant_kv(tl.reshape(x, (x.shape[0] * 32, 16)))
+    scale = v41_scale(tl.max(tl.reshape(top, (x.shape[0] * 16, 2)), axis=1))
+    factor = step * _each(ue8m0_inverse(scale), 2)  # a power of two changes no bit of a mantissa
+    codes = e4m3_encode(multiple * factor[:, None])
+    return tl.reshape(codes, x.shape), tl.reshape(scale, (x.shape[0], 16)).to(tl.uint8)

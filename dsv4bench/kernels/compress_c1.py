@@ -30,7 +30,6 @@ from dsv4bench.kernels.paged_triton import paged_constants, store_compressed_row
 from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
 
 ROW = tl.constexpr(HEAD_DIM)
-ROWS_PER_PROGRAM = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +111,22 @@ def _compress_c1(
     loc_ptr,
     cache_ptr,
     latent_ptr,
-    count,
     LAYOUT: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     PAGE_BYTES: tl.constexpr,
-    ROWS: tl.constexpr,
 ):
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    every = rows < count
-    slots = tl.load(loc_ptr + rows, mask=every, other=0)
-    positions = tl.load(positions_ptr + rows, mask=every, other=0)
-    live = slots > 0
+    row = tl.program_id(0).to(tl.int64)
+    one = tl.arange(0, 1)
+    live = one == 0
     channel = tl.arange(0, ROW)
+    slot = tl.load(loc_ptr + row)
+    position = tl.load(positions_ptr + row)
     weight = tl.load(weight_ptr + channel).to(tl.float32)
-    latent = round_bf16(rms_norm(load_rows(kv_ptr, rows, kv_stride, every, ROW), weight, eps))
-    tl.store(latent_ptr + rows[:, None] * ROW + channel[None, :], latent.to(tl.bfloat16), mask=every[:, None])
-    row = round_bf16(rotate_tail(latent, freqs_ptr, positions, live, False))
-    store_compressed_rows(cache_ptr, slots, live, row, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+    latent = round_bf16(rms_norm(load_rows(kv_ptr, row + one, kv_stride, live, ROW), weight, eps))
+    tl.store(latent_ptr + row * ROW + channel[None, :], latent.to(tl.bfloat16))
+    if slot > 0:
+        rotated = rotate_tail(latent, freqs_ptr, position + one, live, False, ROUND=True)
+        store_compressed_rows(cache_ptr, slot + one, live, rotated, LAYOUT, PAGE_SIZE, PAGE_BYTES)
 
 
 def check(tensors: Tensors) -> None:
@@ -159,7 +157,7 @@ def build_triton(tensors: Tensors) -> Call:
     def call() -> None:
         if kv.shape[0] == 0:
             return
-        _compress_c1[(triton.cdiv(kv.shape[0], ROWS_PER_PROGRAM),)](
+        _compress_c1[(kv.shape[0],)](
             kv,
             kv.stride(0),
             tensors["weight"],
@@ -169,9 +167,7 @@ def build_triton(tensors: Tensors) -> Call:
             tensors["loc"],
             cache,
             latent,
-            kv.shape[0],
             **constants,
-            ROWS=ROWS_PER_PROGRAM,
             num_warps=1,
         )
 

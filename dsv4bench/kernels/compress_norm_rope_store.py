@@ -34,7 +34,7 @@ from dsv4bench.kernels.arguments import (
     expect_range,
     expect_tensor,
 )
-from dsv4bench.kernels.codec_triton import pack_index_c4_rows, quantise_index_fp8
+from dsv4bench.kernels.codec_index_triton import pack_index_c4_rows, quantise_index_fp8
 from dsv4bench.kernels.compress_plan import INVALID_C, PLAN_C_BYTES, read_compressions, read_decodes, record_words
 from dsv4bench.kernels.compress_ring import RATIOS
 from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
@@ -223,8 +223,9 @@ def _compress_norm_rope_store(
             store_index_fp8_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE)
     else:
         if encoding_of(LAYOUT) == "v41" or encoding_of(LAYOUT) == "fp4":
-            y = round_bf16(y)
-        y = round_bf16(rotate_tail(y, freqs_ptr, seq_len - RATIO, live, False))
+            y = rotate_tail(round_bf16(y), freqs_ptr, seq_len - RATIO, live, False, ROUND=True)
+        else:
+            y = round_bf16(rotate_tail(y, freqs_ptr, seq_len - RATIO, live, False))
         store_rows(cache_ptr, slots, live, y, LAYOUT, PAGE_SIZE, PAGE_BYTES)
 
 

@@ -19,11 +19,12 @@ import torch
 
 from dsv4bench.kernels import codec
 from dsv4bench.kernels.arguments import BF16, F32, I64, expect_one_of, expect_tensor
-from dsv4bench.kernels.codec_triton import fake_quant_index, fake_quant_kv
+from dsv4bench.kernels.codec_index_triton import fake_quant_index
+from dsv4bench.kernels.codec_triton import fake_quant_kv
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, ROPE_DIM
-from dsv4bench.kernels.row_triton import load_rows, rotate_tail, round_bf16
+from dsv4bench.kernels.row_triton import load_rows, rotate_tail
 
 WIDTHS = (64, 128, 256, 512)
 FAKE_QUANTS = {16: codec.fake_quant_kv, 32: codec.fake_quant_index}
@@ -93,7 +94,7 @@ def _fake_quant(
     if freqs_ptr is not None:
         positions = tl.load(positions_ptr + rows, mask=inside, other=0)
         positions = tl.where((positions >= 0) & (positions < table_rows), positions, 0)
-        x = round_bf16(rotate_tail(x, freqs_ptr, positions, inside, False))
+        x = rotate_tail(x, freqs_ptr, positions, inside, False, ROUND=True)
     x = fake_quant_kv(x) if BLOCK == 16 else fake_quant_index(x)
     column = tl.arange(0, WIDTH)[None, :]
     tl.store(out_ptr + rows[:, None] * WIDTH + column, x.to(tl.bfloat16), mask=inside[:, None])

@@ -30,7 +30,7 @@ from dsv4bench.kernels.arguments import (
     expect_range,
     expect_tensor,
 )
-from dsv4bench.kernels.codec_triton import fake_quant_index, pack_index_rows
+from dsv4bench.kernels.codec_index_triton import pack_index_keys
 from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_DIM, INDEX_K, ROPE_DIM
@@ -38,7 +38,7 @@ from dsv4bench.kernels.paged_triton import store_index_rows
 from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
 
 WIDTH = tl.constexpr(INDEX_DIM)
-ROWS_PER_PROGRAM = 4  # one warp: 512 values
+FEW_ROWS = 4096  # below this a warp takes one row of ratio 1, else four, as measured on an H200; or two pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,29 @@ def cost(tensors: Tensors) -> Cost:
 
 
 @triton.jit
+def _store_keys(
+    k_ptr,
+    k_stride,
+    weight_ptr,
+    eps,
+    freqs_ptr,
+    positions_ptr,
+    rows,
+    slots,
+    live,
+    cache_ptr,
+    RATIO: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+):
+    """Make the keys of rows [R] and write them to slots [R], where they are live."""
+    first = tl.load(positions_ptr + rows, mask=live, other=0) & -RATIO
+    weight = tl.load(weight_ptr + tl.arange(0, WIDTH)).to(tl.float32)
+    normed = round_bf16(rms_norm(load_rows(k_ptr, rows, k_stride, live, WIDTH), weight, eps))
+    payload, scales = pack_index_keys(rotate_tail(normed, freqs_ptr, first, live, False, ROUND=True))
+    store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE)
+
+
+@triton.jit
 def _index_key(
     k_ptr,
     k_stride,
@@ -119,16 +142,42 @@ def _index_key(
     PAGE_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    inside = rows < count
-    slots = tl.load(loc_ptr + rows, mask=inside, other=0)
-    positions = tl.load(positions_ptr + rows, mask=inside, other=0)
+    """Each program has ROWS rows, or at ratio 2 as many pairs of rows.
+
+    Of a pair one row is live, but where a request begins odd: its place is the pair's, and the few others go after.
+    """
+    at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    if RATIO == 2:
+        even = 2 * at
+        slots_even = tl.load(loc_ptr + even, mask=even < count, other=0)
+        slots_odd = tl.load(loc_ptr + even + 1, mask=even + 1 < count, other=0)
+        odd = slots_odd > 0
+        rows = tl.where(odd, even + 1, even)
+        slots = tl.where(odd, slots_odd, slots_even)
+    else:
+        rows = at
+        slots = tl.load(loc_ptr + rows, mask=rows < count, other=0)
     live = slots > 0
-    weight = tl.load(weight_ptr + tl.arange(0, WIDTH)).to(tl.float32)
-    normed = round_bf16(rms_norm(load_rows(k_ptr, rows, k_stride, live, WIDTH), weight, eps))
-    key = round_bf16(rotate_tail(normed, freqs_ptr, positions - positions % RATIO, live, False))
-    payload, scales = pack_index_rows(fake_quant_index(key))
-    store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE)
+    _store_keys(
+        k_ptr, k_stride, weight_ptr, eps, freqs_ptr, positions_ptr, rows, slots, live, cache_ptr, RATIO, PAGE_SIZE
+    )
+    if RATIO == 2:
+        both = odd & (slots_even > 0)
+        if tl.max(both.to(tl.int32), axis=0) > 0:
+            _store_keys(
+                k_ptr,
+                k_stride,
+                weight_ptr,
+                eps,
+                freqs_ptr,
+                positions_ptr,
+                even,
+                slots_even,
+                both,
+                cache_ptr,
+                RATIO,
+                PAGE_SIZE,
+            )
 
 
 def check(tensors: Tensors) -> None:
@@ -152,14 +201,16 @@ def check_values(tensors: Tensors) -> None:
 
 
 def build_triton(tensors: Tensors) -> Call:
-    """Launch one warp for every four rows."""
+    """Launch programs of one warp."""
     check(tensors)
     k, ratio, page_size = tensors["k"], tensors["ratio"], tensors["page_size"]
     count = k.shape[0]
+    rows = 1 if ratio != 2 and count < FEW_ROWS else 4
+    grid = (triton.cdiv(count, rows),)
 
     def call() -> None:
         if count:
-            _index_key[(triton.cdiv(count, ROWS_PER_PROGRAM),)](
+            _index_key[grid](
                 k,
                 k.stride(0),
                 tensors["weight"],
@@ -171,7 +222,7 @@ def build_triton(tensors: Tensors) -> Call:
                 count,
                 RATIO=ratio,
                 PAGE_SIZE=page_size,
-                ROWS=ROWS_PER_PROGRAM,
+                ROWS=rows // 2 if ratio == 2 else rows,
                 num_warps=1,
             )
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels import codec, paged
-from dsv4bench.kernels.arguments import BF16, IDS, U8, expect_cache, expect_range, expect_tensor
-from dsv4bench.kernels.codec_triton import pack_index_rows
+from dsv4bench.kernels.arguments import BF16, IDS, U8, expect_cache, expect_range, expect_tensor, expect_whole_words
+from dsv4bench.kernels.codec_index_triton import pack_index_rows
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_DIM, INDEX_K
@@ -26,7 +26,7 @@ from dsv4bench.kernels.paged_triton import store_index_rows
 from dsv4bench.kernels.row_triton import load_rows
 
 WIDTH = tl.constexpr(INDEX_DIM)
-PAYLOAD, SCALES = tl.constexpr(INDEX_K.data_bytes), tl.constexpr(INDEX_K.scale_bytes)
+WORDS, SCALES = tl.constexpr(INDEX_K.data_bytes // 4), tl.constexpr(INDEX_K.scale_bytes)
 PACKED_ROWS = 4  # rows of a packing program: one warp, 512 values
 STORED_ROWS = 8  # rows of a storing program: one warp, 512 bytes
 
@@ -83,8 +83,8 @@ def _pack(x_ptr, x_stride, payload_ptr, scales_ptr, count, ROWS: tl.constexpr):
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = rows < count
     payload, scales = pack_index_rows(load_rows(x_ptr, rows, x_stride, inside, WIDTH))
-    byte, tile = tl.arange(0, PAYLOAD)[None, :], tl.arange(0, SCALES)[None, :]
-    tl.store(payload_ptr + rows[:, None] * PAYLOAD + byte, payload, mask=inside[:, None])
+    word, tile = tl.arange(0, WORDS)[None, :], tl.arange(0, SCALES)[None, :]
+    tl.store(payload_ptr + rows[:, None] * WORDS + word, payload, mask=inside[:, None])
     tl.store(scales_ptr + rows[:, None] * SCALES + tile, scales, mask=inside[:, None])
 
 
@@ -93,8 +93,8 @@ def _store(payload_ptr, scales_ptr, loc_ptr, cache_ptr, count, PAGE_SIZE: tl.con
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = rows < count
     slots = tl.load(loc_ptr + rows, mask=inside, other=0)
-    byte, tile = tl.arange(0, PAYLOAD)[None, :], tl.arange(0, SCALES)[None, :]
-    payload = tl.load(payload_ptr + rows[:, None] * PAYLOAD + byte, mask=inside[:, None], other=0)
+    word, tile = tl.arange(0, WORDS)[None, :], tl.arange(0, SCALES)[None, :]
+    payload = tl.load(payload_ptr + rows[:, None] * WORDS + word, mask=inside[:, None], other=0)
     scales = tl.load(scales_ptr + rows[:, None] * SCALES + tile, mask=inside[:, None], other=0)
     store_index_rows(cache_ptr, slots, inside, payload, scales, PAGE_SIZE)
 
@@ -106,6 +106,7 @@ def check(tensors: Tensors) -> None:
     expect_tensor("x", tensors["x"], BF16, ("n", INDEX_DIM), free_strides=1)
     expect_tensor("loc", tensors["loc"], IDS, (rows,))
     expect_tensor("payload", tensors["payload"], U8, (rows, INDEX_K.data_bytes))
+    expect_whole_words("payload", tensors["payload"])
     expect_tensor("scales", tensors["scales"], U8, (rows, INDEX_K.scale_bytes))
 
 
@@ -117,7 +118,7 @@ def check_values(tensors: Tensors) -> None:
 def build_triton(tensors: Tensors) -> Call:
     """Launch the packing, then the storing."""
     check(tensors)
-    x, payload, scales = tensors["x"], tensors["payload"], tensors["scales"]
+    x, payload, scales = tensors["x"], tensors["payload"].view(torch.int32), tensors["scales"]
     page_size, count = tensors["page_size"], x.shape[0]
 
     def call() -> None:

@@ -16,7 +16,7 @@ import torch
 
 from dsv4bench.kernels import codec
 from dsv4bench.kernels.arguments import BF16, F32, I64, expect_range, expect_tensor
-from dsv4bench.kernels.codec_triton import fake_quant_index
+from dsv4bench.kernels.codec_index_triton import fake_quant_index
 from dsv4bench.kernels.contract import (
     EXACT,
     TRITON,
@@ -31,7 +31,7 @@ from dsv4bench.kernels.contract import (
 )
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_DIM, ROPE_DIM
-from dsv4bench.kernels.row_triton import rotate_tail, round_bf16
+from dsv4bench.kernels.row_triton import rotate_tail
 
 DIM = tl.constexpr(INDEX_DIM)
 CHUNK_VALUES = 1 << 22  # values that the reference holds at once
@@ -117,7 +117,7 @@ def _index_query(
     q_at = q_ptr + (row * q_row_stride + head * q_head_stride)[:, None] + channel
     q = tl.load(q_at, mask=live[:, None], other=0.0).to(tl.float32)
     position = tl.load(positions_ptr + row, mask=live, other=0)
-    rotated = round_bf16(rotate_tail(q, freqs_ptr, position, live, False))
+    rotated = rotate_tail(q, freqs_ptr, position, live, False, ROUND=True)
     out_at = out_ptr + (row * out_row_stride + head * out_head_stride)[:, None] + channel
     tl.store(out_at, fake_quant_index(rotated).to(tl.bfloat16), mask=live[:, None])
     raw = tl.load(raw_ptr + row * raw_stride + head, mask=live, other=0.0).to(tl.float32)

@@ -18,7 +18,7 @@ import torch
 
 from dsv4bench.kernels import codec_index, paged
 from dsv4bench.kernels.arguments import BF16, IDS, expect_cache, expect_range, expect_tensor
-from dsv4bench.kernels.codec_triton import quantise_index_fp8
+from dsv4bench.kernels.codec_index_triton import quantise_index_fp8
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_DIM, INDEX_K_FP8

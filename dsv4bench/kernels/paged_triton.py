@@ -2,7 +2,8 @@
 
 A writer ends in `store_rows` or `store_index_rows`, with `**paged_constants(layout, page_size)` at its launch. LAYOUT
 is a layout's name: `encoding_of` and `is_interleaved` say what it stands for. Addresses are int64. V4.1 layouts expect
-rows whose values are exact in bf16; V4 takes f32 rows. R counts rows.
+rows whose values are exact in bf16; V4 takes f32 rows. R counts rows. A program that has one row at a time calls with
+R = 1: a warp's 512 values then need no barrier, and a row that is known to be live no mask.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dsv4bench.kernels.codec_triton import (
     e4m3_encode,
     fake_quant_kv,
     pack_nibbles,
+    quantise_compressed_v4,
+    quantise_compressed_v41,
     quantise_fp4,
     quantise_v4,
     quantise_v41,
@@ -59,16 +62,19 @@ def slot_offsets(
     SCALE_BYTES: tl.constexpr,
     INTERLEAVED: tl.constexpr = False,
 ):
-    """Return the byte offsets of the data and of the scales of slots [R], both i64 [R]."""
-    slots = slots.to(tl.int64)
-    page = slots // PAGE_SIZE * PAGE_BYTES
-    index = slots % PAGE_SIZE
+    """Return the byte offsets of the data and of the scales of slots [R], both i64 [R].
+
+    A slot is below 2^32 and a page below 2 GiB, so only the product with the page's bytes needs 64 bits.
+    """
+    slots = slots.to(tl.uint32)
+    page = (slots // PAGE_SIZE).to(tl.int64) * PAGE_BYTES
+    index = (slots % PAGE_SIZE).to(tl.int32)
     if INTERLEAVED:
         data = page + index * (DATA_BYTES + SCALE_BYTES)
         scale = data + DATA_BYTES
     else:
         data = page + index * DATA_BYTES
-        scale = page + PAGE_SIZE * DATA_BYTES + index * SCALE_BYTES
+        scale = page + (PAGE_SIZE * DATA_BYTES + index * SCALE_BYTES)
     return data, scale
 
 
@@ -77,15 +83,49 @@ def store_rows(cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.co
     """Quantise rows f32 [R, 512] by the layout's rule into slots [R]; rows that are not `live` [R] write nothing."""
     ENCODING: tl.constexpr = encoding_of(LAYOUT)
     if ENCODING == "v4":
-        _store_v4(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES)
+        codes, scales = quantise_v4(tl.reshape(x, (x.shape[0] * 8, 64)))
+        scales = tl.reshape(scales, (x.shape[0], 8))
+        _store_v4(cache_ptr, slots, live, tl.reshape(codes, x.shape), scales, x, PAGE_SIZE, PAGE_BYTES)
     elif ENCODING == "v41":
-        _store_v41(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES, is_interleaved(LAYOUT))
+        codes, scales = quantise_v41(tl.reshape(x, (x.shape[0] * 16, 32)))
+        scales = tl.reshape(scales, (x.shape[0], 16))
+        _store_v41(cache_ptr, slots, live, tl.reshape(codes, x.shape), scales, LAYOUT, PAGE_SIZE, PAGE_BYTES)
     elif ENCODING == "fp4":
-        _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE, PAGE_BYTES, is_interleaved(LAYOUT))
+        codes, scales = quantise_fp4(tl.reshape(x, (x.shape[0] * 32, 16)))
+        data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE, is_interleaved(LAYOUT))
+        _store_words(cache_ptr, data, live, pack_nibbles(tl.reshape(codes, x.shape)))
+        _store_bytes(cache_ptr, scale, live, tl.reshape(scales, (x.shape[0], 32)))
     else:
         tl.static_assert(ENCODING == "uniform", "an encoding is v4, v41, fp4 or uniform")
         data, _ = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, ROW, 0)
-        _store_bytes(cache_ptr, data, live, e4m3_encode(x))
+        tl.store(cache_ptr + data[:, None] + _channels(), e4m3_encode(x), mask=live[:, None])
+
+
+@triton.jit
+def store_compressed_rows(
+    cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr
+):
+    """Store rotated rows f32 [R, 512], exact in bf16, as a compressor does: fake-quantised first, except for FP4."""
+    ENCODING: tl.constexpr = encoding_of(LAYOUT)
+    if ENCODING == "v4":
+        codes, scales, x = quantise_compressed_v4(x)
+        _store_v4(cache_ptr, slots, live, codes, scales, x, PAGE_SIZE, PAGE_BYTES)
+    elif ENCODING == "v41":
+        codes, scales = quantise_compressed_v41(x)
+        _store_v41(cache_ptr, slots, live, codes, scales, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+    else:
+        if ENCODING != "fp4":
+            x = fake_quant_kv(x)
+        store_rows(cache_ptr, slots, live, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+
+
+@triton.jit
+def _channels():
+    """Return the channels i32 [1, 512] of a row of bytes, told to be contiguous by eights.
+
+    A thread then stores 8 bytes, as many as it has loaded bf16 values; with 16, values would go from thread to thread.
+    """
+    return tl.max_contiguous(tl.multiple_of(tl.arange(0, ROW)[None, :], (1, 8)), (1, 8))
 
 
 @triton.jit
@@ -96,34 +136,37 @@ def _store_bytes(cache_ptr, offsets, live, values):
 
 
 @triton.jit
-def _store_v4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
-    """Write 448 e4m3 bytes in 7 tiles, then 64 bf16; the eighth scale byte is padding that nobody writes."""
-    codes, scales = quantise_v4(tl.reshape(x, (x.shape[0] * 8, 64)))
+def _store_words(cache_ptr, offsets, live, words):
+    """Write words i32 [R, n] to 4n bytes from each of the offsets [R], which are multiples of 4."""
+    word_ptr = (cache_ptr + offsets).to(tl.pointer_type(tl.int32))
+    tl.store(word_ptr[:, None] + tl.arange(0, words.shape[1])[None, :], words, mask=live[:, None])
+
+
+@triton.jit
+def _store_v4(cache_ptr, slots, live, codes, scales, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    """Write 448 codes u8 of [R, 512], 7 scales u8 of [R, 8], and the last 64 of rows `x` f32 [R, 512] as bf16.
+
+    The eighth scale byte is padding that nobody writes.
+    """
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V4_DATA, V4_SCALE)
-    channel = tl.arange(0, ROW)[None, :]
+    channel = _channels()
     nope = live[:, None] & (channel < NOPE)
     tail = live[:, None] & (channel >= NOPE)
     tail_ptr = (cache_ptr + data + NOPE).to(tl.pointer_type(tl.bfloat16))
-    tl.store(cache_ptr + data[:, None] + channel, tl.reshape(codes, x.shape), mask=nope)
+    tl.store(cache_ptr + data[:, None] + channel, codes, mask=nope)
     tl.store(tail_ptr[:, None] + (channel - NOPE), x.to(tl.bfloat16), mask=tail)
     tile = tl.arange(0, 8)[None, :]
-    tl.store(cache_ptr + scale[:, None] + tile, tl.reshape(scales, (x.shape[0], 8)), mask=live[:, None] & (tile < 7))
+    tl.store(cache_ptr + scale[:, None] + tile, scales, mask=live[:, None] & (tile < 7))
 
 
 @triton.jit
-def _store_v41(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, INTERLEAVED: tl.constexpr):
-    codes, scales = quantise_v41(tl.reshape(x, (x.shape[0] * 16, 32)))
-    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE, INTERLEAVED)
-    _store_bytes(cache_ptr, data, live, tl.reshape(codes, x.shape))
-    _store_bytes(cache_ptr, scale, live, tl.reshape(scales, (x.shape[0], 16)))
-
-
-@triton.jit
-def _store_fp4(cache_ptr, slots, live, x, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr, INTERLEAVED: tl.constexpr):
-    codes, scales = quantise_fp4(tl.reshape(x, (x.shape[0] * 32, 16)))
-    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, FP4_DATA, FP4_SCALE, INTERLEAVED)
-    _store_bytes(cache_ptr, data, live, pack_nibbles(tl.reshape(codes, x.shape)))
-    _store_bytes(cache_ptr, scale, live, tl.reshape(scales, (x.shape[0], 32)))
+def _store_v41(
+    cache_ptr, slots, live, codes, scales, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr
+):
+    """Write codes u8 [R, 512] and scales u8 [R, 16]."""
+    data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, V41_DATA, V41_SCALE, is_interleaved(LAYOUT))
+    tl.store(cache_ptr + data[:, None] + _channels(), codes, mask=live[:, None])
+    _store_bytes(cache_ptr, scale, live, scales)
 
 
 @triton.jit
@@ -174,9 +217,9 @@ def _load_v4(cache_ptr, slots, live, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.con
 
 @triton.jit
 def store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE: tl.constexpr):
-    """Write payload u8 [R, 64] and scales u8 [R, 4] into index slots [R]; rows not `live` [R] write nothing."""
+    """Write payload i32 [R, 16] and scales u8 [R, 4] into index slots [R]; rows not `live` [R] write nothing."""
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_SIZE * (INDEX_DATA + INDEX_SCALE), INDEX_DATA, INDEX_SCALE)
-    _store_bytes(cache_ptr, data, live, payload)
+    _store_words(cache_ptr, data, live, payload)
     _store_bytes(cache_ptr, scale, live, scales)
 
 
@@ -195,13 +238,3 @@ def store_index_fp8_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE: tl.
     data, scale = slot_offsets(slots, PAGE_SIZE, PAGE_BYTES, INDEX_FP8_DATA, INDEX_FP8_SCALE)
     _store_bytes(cache_ptr, data, live, payload)
     tl.store((cache_ptr + scale).to(tl.pointer_type(tl.float32)), scales, mask=live)
-
-
-@triton.jit
-def store_compressed_rows(
-    cache_ptr, slots, live, x, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr
-):
-    """Store rotated rows f32 [R, 512], exact in bf16, as a compressor does: fake-quantised first, except for FP4."""
-    if encoding_of(LAYOUT) != "fp4":
-        x = fake_quant_kv(x)
-    store_rows(cache_ptr, slots, live, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)

@@ -55,7 +55,7 @@ def store_pooled_row(
     tl.store(latent_ptr + row * ROW + tl.arange(0, ROW)[None, :], latent.to(tl.bfloat16))
     one = tl.arange(0, 1)
     live = one == 0
-    rotated = round_bf16(rotate_tail(latent, freqs_ptr, position + one, live, False))
+    rotated = rotate_tail(latent, freqs_ptr, position + one, live, False, ROUND=True)
     store_compressed_rows(cache_ptr, slot + one, live, rotated, LAYOUT, PAGE_SIZE, PAGE_BYTES)
 
 

@@ -23,10 +23,12 @@ def load_rows(ptr, rows, stride, live, WIDTH: tl.constexpr):
 def rms_norm(x, weight, eps):
     """Return x / sqrt(mean(x^2) + eps) * weight for f32 `x` [R, D] and `weight` [D], not rounded to bf16.
 
-    Root and division are correctly rounded: only the order of the sum can differ from another implementation.
+    An approximate root and one Newton step are within two last places of the root and the division correctly rounded,
+    which are 60 instructions a row. A row whose squares overflow becomes NaN.
     """
-    mean_square = tl.sum(x * x, axis=1) * (1.0 / x.shape[1])  # a power of two: exact
-    inverse = tl.div_rn(1.0, tl.sqrt_rn(mean_square + eps))
+    mean_square = tl.sum(x * x, axis=1) * (1.0 / x.shape[1]) + eps  # a power of two: exact
+    guess = tl.rsqrt(mean_square)
+    inverse = tl.fma(tl.fma(mean_square * guess * -1.0, guess, 1.0), guess * 0.5, guess)
     return x * inverse[:, None] * weight[None, :]
 
 
@@ -37,11 +39,12 @@ def round_bf16(x):
 
 
 @triton.jit
-def rotate_tail(x, freqs_ptr, positions, live, INVERSE: tl.constexpr):
-    """Rotate the last 64 channels of f32 `x` [R, D] by rows `positions` [R] of freqs f32 [M, 64]; not rounded.
+def rotate_tail(x, freqs_ptr, positions, live, INVERSE: tl.constexpr, ROUND: tl.constexpr = False):
+    """Rotate the last 64 channels of f32 `x` [R, D] by rows `positions` [R] of freqs f32 [M, 64].
 
-    Table rows hold cosine and sine interleaved; rows that are not `live` come back as they are. The order of the FMAs
-    is pinned, re = fma(a, c, -(b * s)), im = fma(a, s, b * c), so that no compiler's contraction can change a bit.
+    ROUND rounds them to bf16; the other channels stay as they are, as do rows that are not `live`. Table rows hold
+    cosine and sine interleaved. The order of the FMAs is pinned, re = fma(a, c, -(b * s)), im = fma(a, s, b * c), so
+    that no compiler's contraction can change a bit.
     """
     channel = tl.arange(0, x.shape[1])[None, :] - (x.shape[1] - ROPE)
     rotated = live[:, None] & (channel >= 0)
@@ -52,4 +55,7 @@ def rotate_tail(x, freqs_ptr, positions, live, INVERSE: tl.constexpr):
         s = s * -1.0  # not -s: triton 3.6 takes that as 0 - s, which loses -0.0
     re = tl.fma(a, c, b * s * -1.0)
     im = tl.fma(a, s, b * c)
-    return tl.where(rotated, tl.reshape(tl.join(re, im), x.shape), x)
+    turned = tl.reshape(tl.join(re, im), x.shape)
+    if ROUND:
+        turned = round_bf16(turned)
+    return tl.where(rotated, turned, x)

@@ -23,9 +23,9 @@ from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import HEAD_DIM, LAYOUTS, ROPE_DIM, KVLayout
 from dsv4bench.kernels.paged import shuffled_pages
 from dsv4bench.kernels.paged_triton import paged_constants, store_rows
-from dsv4bench.kernels.row_triton import load_rows, rotate_tail, round_bf16
+from dsv4bench.kernels.row_triton import load_rows, rotate_tail
 
-LAUNCH = {"v4": (4, 4), "v41": (2, 1), "fp4": (1, 1), "uniform": (2, 1)}  # rows of a program and its warps
+FEW_ROWS = 4096  # below this a warp takes one row, else two, as measured on an H200
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,17 @@ def _store(
     PAGE_BYTES: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    live = row < n
-    slots = tl.load(loc_ptr + row, mask=live, other=0)
-    x = load_rows(x_ptr, row, x_stride, live, 512)
-    if ROTATE:
-        positions = tl.load(positions_ptr + row, mask=live, other=0)
-        x = round_bf16(rotate_tail(x, freqs_ptr, positions, live, False))
-    store_rows(cache_ptr, slots, live, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+    one = tl.arange(0, 1)
+    live = one == 0
+    for i in tl.static_range(ROWS):
+        row = tl.program_id(0) * ROWS + i
+        if row < n:
+            slot = tl.load(loc_ptr + row)
+            x = load_rows(x_ptr, row + one, x_stride, live, 512)
+            if ROTATE:
+                position = tl.load(positions_ptr + row)
+                x = rotate_tail(x, freqs_ptr, position + one, live, False, ROUND=True)
+            store_rows(cache_ptr, slot + one, live, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)
 
 
 def check(tensors: Tensors) -> None:
@@ -139,13 +142,13 @@ def check_values(tensors: Tensors) -> None:
 
 
 def build_triton(tensors: Tensors) -> Call:
-    """Return the launch of the Triton kernel; rows a program as measured on an H200."""
+    """Return the launch of the Triton kernel, of programs of one warp."""
     check(tensors)
     x, loc, cache, layout = tensors["x"], tensors["loc"], tensors["cache"], tensors["layout"]
     freqs, positions = tensors["freqs"], tensors["positions"]
     rotate, rows = freqs is not None, x.shape[0]
     constants = paged_constants(layout, tensors["page_size"])
-    program_rows, warps = LAUNCH[layout.encoding]
+    program_rows = 1 if rows < FEW_ROWS else 2
     grid = (triton.cdiv(rows, program_rows),)
 
     def launch() -> None:
@@ -161,7 +164,7 @@ def build_triton(tensors: Tensors) -> Call:
                 rotate,
                 **constants,
                 ROWS=program_rows,
-                num_warps=warps,
+                num_warps=1,
             )
 
     return launch

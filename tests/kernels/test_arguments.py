@@ -86,3 +86,12 @@ def test_a_cache_that_does_not_fit_the_layout_is_refused(cache):
 
 def test_a_fitting_cache_is_taken():
     arguments.expect_cache(torch.zeros(2, 135_168, dtype=torch.uint8), V41, 256)
+
+
+@pytest.mark.parametrize("offset", [1, 2, 3])
+def test_a_cache_that_begins_within_a_word_is_refused(offset):
+    """Codes are written by words of four bytes; a GPU faults where one is not aligned."""
+    cache = torch.zeros(2 * 1536 + 4, dtype=torch.uint8)
+    arguments.expect_cache(cache[4:].view(2, 1536), V41, 2)
+    with pytest.raises(ValueError, match=f"cache: begins {offset} bytes behind a multiple of 4"):
+        arguments.expect_cache(cache[offset : offset + 3072].view(2, 1536), V41, 2)

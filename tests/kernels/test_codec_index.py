@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dsv4bench.kernels import codec_index
-from dsv4bench.kernels.codec_triton import e2m1_encode_down, pack_index_c4_rows, quantise_index_fp8
+from dsv4bench.kernels.codec_index_triton import e2m1_encode_down, pack_index_c4_rows, quantise_index_fp8
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_K_FP8
 from dsv4bench.kernels.paged_triton import store_index_fp8_rows, store_index_rows

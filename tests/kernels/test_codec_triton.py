@@ -1,21 +1,24 @@
 """The Triton quantisers against golden vectors and the torch oracle, bit for bit."""
 
+import numpy as np
 import pytest
 import torch
 
 from dsv4bench.kernels import codec, paged
+from dsv4bench.kernels.codec_index_triton import fake_quant_index, pack_index_keys, quantise_index
 from dsv4bench.kernels.codec_triton import (
+    e2m1_code,
     e2m1_decode,
-    e2m1_encode,
+    e2m1_grid,
+    e2m1_quotient,
     e4m3_decode,
     e4m3_encode,
-    fake_quant_index,
     fake_quant_kv,
     pack_nibbles,
     quantise_fp4,
-    quantise_index,
     quantise_v4,
     quantise_v41,
+    sign_bit,
     ue8m0_decode,
     ue8m0_inverse,
     unpack_nibbles,
@@ -28,9 +31,11 @@ from dsv4bench.kernels.paged_triton import (
     is_interleaved,
     paged_constants,
     slot_offsets,
+    store_compressed_rows,
     store_index_rows,
     store_rows,
 )
+from tests import interpreter
 from tests.kernels import golden
 from tests.kernels.test_codec import MILLIONS
 
@@ -38,11 +43,22 @@ BLOCK = 4096
 
 
 @triton.jit
-def encode_values(x_ptr, e4m3_ptr, e2m1_ptr, BLOCK: tl.constexpr):
+def encode_values(x_ptr, e4m3_ptr, e2m1_ptr, grid_ptr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at)
     tl.store(e4m3_ptr + at, e4m3_encode(x))
-    tl.store(e2m1_ptr + at, e2m1_encode(x))
+    magnitude = tl.minimum(tl.abs(x), 6.0)
+    tl.store(e2m1_ptr + at, e2m1_code(magnitude) | sign_bit(x))
+    tl.store(grid_ptr + at, e2m1_grid(magnitude))
+
+
+@triton.jit
+def divide(magnitude_ptr, scale_ptr, code_ptr, count, SCALES: tl.constexpr, VALUES: tl.constexpr):
+    row = tl.program_id(0) * SCALES + tl.arange(0, SCALES)
+    column = tl.program_id(1) * VALUES + tl.arange(0, VALUES)
+    magnitude = tl.load(magnitude_ptr + column)[None, :] + tl.zeros((SCALES, 1), tl.float32)
+    code = e2m1_code(e2m1_quotient(magnitude, tl.load(scale_ptr + row)))
+    tl.store(code_ptr + row[:, None] * count + column[None, :], code)
 
 
 @triton.jit
@@ -61,7 +77,7 @@ def turn_nibbles(byte_ptr, codes_ptr, back_ptr):
     packed = tl.load(byte_ptr + row + tl.arange(0, 128)[None, :])
     codes = unpack_nibbles(packed)
     tl.store(codes_ptr + 2 * row + tl.arange(0, 256)[None, :], codes)
-    tl.store(back_ptr + row + tl.arange(0, 128)[None, :], pack_nibbles(codes))
+    tl.store(back_ptr + row // 4 + tl.arange(0, 32)[None, :], pack_nibbles(codes.to(tl.int32)))
 
 
 @triton.jit
@@ -109,10 +125,25 @@ def write_rows(
 
 
 @triton.jit
+def write_compressed(x_ptr, cache_ptr, LAYOUT: tl.constexpr, PAGE_SIZE: tl.constexpr, PAGE_BYTES: tl.constexpr):
+    row = tl.program_id(0) * 32 + tl.arange(0, 32)
+    x = tl.load(x_ptr + row[:, None] * 512 + tl.arange(0, 512)[None, :])
+    store_compressed_rows(cache_ptr, row, row >= 0, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)
+
+
+@triton.jit
+def pack_keys(x_ptr, payload_ptr, scales_ptr):
+    row = tl.program_id(0) * 128 + tl.arange(0, 128)
+    payload, scales = pack_index_keys(tl.load(x_ptr + row[:, None] * 128 + tl.arange(0, 128)[None, :]))
+    tl.store(payload_ptr + row[:, None] * 16 + tl.arange(0, 16)[None, :], payload)
+    tl.store(scales_ptr + row[:, None] * 4 + tl.arange(0, 4)[None, :], scales)
+
+
+@triton.jit
 def write_index_rows(payload_ptr, scales_ptr, slots_ptr, cache_ptr, PAGE_SIZE: tl.constexpr):
     row = tl.arange(0, 4)
     slots = tl.load(slots_ptr + row)
-    payload = tl.load(payload_ptr + row[:, None] * 64 + tl.arange(0, 64)[None, :])
+    payload = tl.load(payload_ptr + row[:, None] * 16 + tl.arange(0, 16)[None, :])
     scales = tl.load(scales_ptr + row[:, None] * 4 + tl.arange(0, 4)[None, :])
     store_index_rows(cache_ptr, slots, slots >= 0, payload, scales, PAGE_SIZE)
 
@@ -146,14 +177,89 @@ def quantised(rule: str, tiles: torch.Tensor, tiles_a_program: int = 64) -> tupl
 
 
 def test_every_bf16_and_every_tie_is_encoded_as_the_oracle_does(triton_device):
-    ties = torch.tensor([tie for tie, _ in golden.E2M1_TIES])
-    near = torch.cat([ties, ties * (1 - 2**-23), ties * (1 + 2**-23)])
+    edges = torch.tensor([*(tie for tie, _ in golden.E2M1_TIES), *golden.E2M1_GRID[1:]])
+    near = (edges.view(torch.int32)[:, None] + torch.arange(-1024, 1025, dtype=torch.int32)).view(torch.float32)
+    near = near.flatten()
     drawn = torch.randn(20_000, generator=torch.Generator().manual_seed(4)) * 4
     x = padded(torch.cat([golden.all_bf16().float(), near, -near, drawn])).to(triton_device)
-    e4m3, e2m1 = u8(len(x), device=x.device), u8(len(x), device=x.device)
-    encode_values[(len(x) // BLOCK,)](x, e4m3, e2m1, BLOCK=BLOCK)
+    e4m3, e2m1, grid = u8(len(x), device=x.device), u8(len(x), device=x.device), torch.full_like(x, float("nan"))
+    encode_values[(len(x) // BLOCK,)](x, e4m3, e2m1, grid, BLOCK=BLOCK)
     assert torch.equal(e4m3, codec.e4m3_encode(x))
     assert torch.equal(e2m1, codec.e2m1_encode(x))
+    assert torch.equal(grid, codec.e2m1_decode(e2m1 & 7))
+
+
+def every_magnitude() -> torch.Tensor:
+    """Every finite bf16 that is not negative, as f32: 32 640 of them."""
+    return torch.arange(0x7F80, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).float()
+
+
+def every_scale() -> torch.Tensor:
+    """The 126 values of e4m3 that an FP4 tile may have as its scale."""
+    return codec.e4m3_decode(torch.arange(1, 127, dtype=torch.uint8))
+
+
+def test_every_bf16_divided_by_every_scale_takes_the_code_of_the_true_quotient(triton_device):
+    """Four million quotients; the scales are filled up to 128."""
+    magnitudes = torch.cat([every_magnitude(), torch.zeros(128)])
+    scales = torch.cat([every_scale(), torch.ones(2)])
+    got = u8(128, len(magnitudes), device=triton_device)
+    grid = (128 // 8, len(magnitudes) // 2048)
+    divide[grid](magnitudes.to(triton_device), scales.to(triton_device), got, len(magnitudes), SCALES=8, VALUES=2048)
+    for scale, codes in zip(scales, got.cpu(), strict=True):
+        assert torch.equal(codes, codec.e2m1_encode(magnitudes / scale)), f"scale {scale}"
+
+
+@pytest.mark.parametrize("off", [-8, 8])
+def test_the_quotient_forgives_a_reciprocal_that_is_eight_last_places_off(off):
+    """The quotient grows with the reciprocal, so that the ends speak for what lies between them."""
+    magnitudes, scales = every_magnitude(), every_scale()[:, None]
+    near = [(magnitudes >= scale / 8) & (magnitudes <= scale * 8) for scale in scales]  # elsewhere codes are 0 and 7
+    for scale, chosen in zip(scales, near, strict=True):
+        x = magnitudes[chosen]
+        inverse = ((1 / scale).view(torch.int32) + off).view(torch.float32).expand_as(x)
+        summed = interpreter.fma(x.numpy(), inverse.numpy(), np.float32(12288))
+        got = torch.from_numpy(summed - np.float32(12288))
+        assert torch.equal(codec.e2m1_encode(got), codec.e2m1_encode(x / scale)), f"scale {scale.item()}"
+
+
+def under_each_maximum(width: int, seed: int) -> torch.Tensor:
+    """Tiles of bf16, one for each magnitude as the largest: near it, far below, some zeros, and either sign."""
+    draw = torch.Generator().manual_seed(seed)
+    largest = every_magnitude()[:, None]
+    reach = torch.tensor([0x0180_0000, 0x0800_0000], dtype=torch.int32)[torch.arange(len(largest)) % 2][:, None]
+    below = (largest.view(torch.int32) - (torch.rand(len(largest), width, generator=draw) * reach).int()).clamp(min=0)
+    tiles = below.view(torch.float32).bfloat16().float().minimum(largest)
+    tiles[torch.rand(tiles.shape, generator=draw) < 0.05] = 0.0
+    tiles[:, seed % width] = largest[:, 0]
+    return tiles * torch.where(torch.rand(tiles.shape, generator=draw) < 0.5, 1.0, -1.0)
+
+
+@pytest.mark.parametrize("layout", [V4, V41, V41_FP4, UNIFORM_FP8], ids=lambda layout: layout.name)
+def test_compressed_rows_of_every_maximum_are_those_of_the_oracle(layout, triton_device):
+    """The maximum of a fake-quantised tile is not looked for again: it is the maximum, rounded."""
+    tiles = under_each_maximum(16, seed=7)
+    shuffled = tiles[torch.randperm(len(tiles), generator=torch.Generator().manual_seed(8))]
+    x = torch.cat([tiles, shuffled, tiles[: -2 * len(tiles) % (32 * 32)]]).view(-1, 512).to(triton_device)
+    pages = -(-len(x) // 64)
+    got = torch.full((pages, layout.page_bytes(64)), 0xA5, dtype=torch.uint8, device=triton_device)
+    want = got.clone()
+    write_compressed[(len(x) // 32,)](x, got, **paged_constants(layout, 64))
+    codec.write_compressed(want, torch.arange(len(x), device=triton_device), x.bfloat16(), 64, layout)
+    assert torch.equal(got, want)
+
+
+def test_index_keys_of_every_maximum_take_the_codes_of_both_stages(triton_device):
+    """From 3.5 * 2^126 on the first stage gives infinity, which no code stands for."""
+    tiles = under_each_maximum(32, seed=9)
+    tiles = tiles[: int((every_magnitude() < 3.5 * 2.0**126).sum())]
+    assert codec.fake_quant_index(torch.full((1, 32), 3.5 * 2.0**126)).isinf().all()
+    x = torch.cat([tiles, tiles[: -len(tiles) % (4 * 128)]]).view(-1, 128).to(triton_device)
+    payload, scales = u8(len(x), 64, device=x.device), u8(len(x), 4, device=x.device)
+    pack_keys[(len(x) // 128,)](x, payload.view(torch.int32), scales)
+    want = codec.index_pack(codec.fake_quant_index(x))
+    assert torch.equal(scales, want[1])
+    assert torch.equal(payload, want[0])
 
 
 def test_every_byte_is_decoded_as_the_oracle_does(triton_device):
@@ -169,7 +275,7 @@ def test_every_byte_is_decoded_as_the_oracle_does(triton_device):
 def test_nibbles_come_apart_and_together(triton_device):
     byte = torch.arange(256, dtype=torch.uint8, device=triton_device)
     codes, back = u8(512, device=triton_device), u8(256, device=triton_device)
-    turn_nibbles[(1,)](byte, codes, back)
+    turn_nibbles[(1,)](byte, codes, back.view(torch.int32))
     assert torch.equal(codes[0::2], byte & 15)
     assert torch.equal(codes[1::2], byte >> 4)
     assert torch.equal(back, byte)
@@ -294,7 +400,7 @@ def test_index_rows_lie_at_their_slots(triton_device):
     slots = torch.tensor([7, -1, 64 + 63, 0], device=triton_device)
     cache = torch.full((2, 64 * INDEX_K.row_bytes), 0xEE, dtype=torch.uint8, device=triton_device)
     want = cache.clone()
-    write_index_rows[(1,)](payload, scales, slots, cache, PAGE_SIZE=64)
+    write_index_rows[(1,)](payload.view(torch.int32), scales, slots, cache, PAGE_SIZE=64)
     for row, (page, index) in {0: (0, 7), 2: (1, 63), 3: (0, 0)}.items():
         want[page, index * 64 : index * 64 + 64] = payload[row]
         want[page, 64 * 64 + index * 4 : 64 * 64 + index * 4 + 4] = scales[row]

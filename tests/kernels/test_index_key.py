@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dsv4bench.kernels import codec, fake_quant, index_pack, paged, rms_norm
+from dsv4bench.kernels import codec, fake_quant, index_key, index_pack, paged, rms_norm
 from dsv4bench.kernels.index_key import KERNEL, Shape, cost
 from dsv4bench.kernels.layout import INDEX_K
 from tests.kernels import golden
@@ -135,6 +135,28 @@ def test_the_unfused_kernels_write_the_same_bytes(run):
     loc = torch.tensor([2, 7, 9])
     index_pack.reference(x=rotated, loc=loc, payload=payload, scales=scales, cache=want, page_size=PAGE)
     assert torch.equal(run(k, [2, 7, 9], weight=weight, freqs=freqs, positions=positions), want)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 8])
+def test_programs_of_four_rows_write_what_programs_of_one_write(rows, run, monkeypatch):
+    loc = [2, -1, 7, 0, 9, 4, 11, 5][:rows]
+    k, positions = exact_rows(rows), torch.arange(rows)
+    want = run(k, loc, positions=positions, freqs=turning_table(16))
+    monkeypatch.setattr(index_key, "FEW_ROWS", 0)
+    assert torch.equal(run(k, loc, positions=positions, freqs=turning_table(16)), want)
+
+
+@pytest.mark.parametrize("live", [(4,), (3,), (1, 2), (0, 1), (0, 1, 2, 3, 4), (0, 3, 4)], ids=str)
+def test_any_rows_of_the_pairs_may_be_live(live, run):
+    """Of five rows, so the last has no partner; requests that begin odd make both of a pair live."""
+    k, positions = exact_rows(5), torch.tensor([1, 3, 6, 7, 9])
+    loc = [row + 1 if row in live else (0, -1)[row % 2] for row in range(5)]
+    k[[row for row in range(5) if row not in live]] = float("nan")
+    cache = run(k, loc, positions=positions, ratio=2, freqs=turning_table(16))
+    assert written(cache) == {row + 1 for row in live}
+    for row in live:
+        alone = {"positions": positions[row : row + 1], "ratio": 2, "freqs": turning_table(16)}
+        assert slot(cache, row + 1) == slot(run(k[row : row + 1], [row + 1], **alone), row + 1)
 
 
 def test_a_key_comes_from_its_norm(run):

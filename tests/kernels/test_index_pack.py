@@ -96,10 +96,11 @@ def test_no_rows_do_nothing(run):
         ("loc", lambda loc: loc[:1], r"loc: int64 \[1\], expected int32 or int64 \[2\]"),
         ("payload", lambda p: p.to(torch.int8), r"payload: int8 \[2, 64\], expected uint8 \[2, 64\]"),
         ("payload", lambda p: p[:, :32], r"payload: uint8 \[2, 32\], expected uint8 \[2, 64\]"),
+        ("payload", lambda p: torch.zeros_like(p.repeat(2, 1)).view(-1)[3:131].view(2, 64), "payload: begins 3 bytes"),
         ("scales", lambda s: s.repeat(1, 2)[:, :4], "scales: dimension 0 has stride 8, expected 4"),
         ("page_size", lambda size: 2, r"index_k cache with pages of 2 is .*\[pages, 136\].*\[3, 272\]"),
     ],
-    ids=["x-dtype", "x-stride", "loc", "payload-dtype", "payload-width", "scales-stride", "page-size"],
+    ids=["x-dtype", "x-stride", "loc", "payload-dtype", "payload-width", "payload-place", "scales-stride", "page-size"],
 )
 def test_a_wrong_argument_is_named(argument, make, said):
     given = arguments(rows_of([1.0]).repeat(2, 1), [1, 2])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dsv4bench.kernels import codec, paged
+from dsv4bench.kernels import codec, norm_rope_store, paged
 from dsv4bench.kernels.contract import Provider
 from dsv4bench.kernels.layout import LAYOUTS, UNIFORM_FP8, V4, V41, V41_FP4, KVLayout
 from dsv4bench.kernels.norm_rope_store import KERNEL, Shape, build_triton, cost, inputs
@@ -114,6 +114,17 @@ def test_a_uniform_row_turns_in_f32_and_is_rounded_to_bf16_once(provider, device
     data = rows_of(cache, [5], UNIFORM_FP8)[0][0]
     assert (data[448:] == 0x34).all()
     assert (data[48:448] == 0x38).all()  # 1 + 2^-7 goes to 1
+
+
+@pytest.mark.parametrize("table", [((0, 1), (99, 2)), ((0, 1), (0, 2))], ids=["two", "four"])
+@pytest.mark.parametrize("name", NAMES)
+def test_programs_of_more_rows_write_what_programs_of_one_write(name, table, triton_device, monkeypatch):
+    """Of seven rows, one of them without a slot: the last program is ragged."""
+    kv = torch.randn(7, 512, generator=torch.Generator().manual_seed(3)).bfloat16()
+    loc, positions, provider = [9, 0, 127, -1, 63, 64, 5], [0, 1, 1, 0, 0, 1, 1], KERNEL.provider("triton")
+    want = call(provider, kv, loc, LAYOUTS[name], triton_device, positions=positions)
+    monkeypatch.setattr(norm_rope_store, "PROGRAM_ROWS", table)
+    assert torch.equal(call(provider, kv, loc, LAYOUTS[name], triton_device, positions=positions), want)
 
 
 @pytest.mark.parametrize("name", NAMES)

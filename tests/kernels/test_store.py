@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dsv4bench.kernels import dequant, paged
+from dsv4bench.kernels import dequant, paged, store
 from dsv4bench.kernels.contract import Provider
 from dsv4bench.kernels.layout import LAYOUTS, UNIFORM_FP8, V4, V41, V41_FP4, V41_FP4_NEW, V41_NEW, KVLayout
 from dsv4bench.kernels.store import KERNEL, Shape, build_triton, cost, inputs
@@ -171,6 +171,16 @@ def test_a_uniform_row_saturates(provider, device):
     data, _ = slot_bytes(stored(provider, x, [3], UNIFORM_FP8, device, **given), 3, UNIFORM_FP8)
     assert data[:4] == [0x58, 0x7E, 0xFE, 0x80]
     assert data[448] == 0x58  # 17.02 alone would go to 18
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("name", NAMES)
+def test_programs_of_two_rows_write_what_programs_of_one_write(name, rows, triton_device, monkeypatch):
+    x = torch.randn(rows, 512, generator=torch.Generator().manual_seed(3))
+    loc, provider = [9, 0, 127, 64, 63][:rows], KERNEL.provider("triton")
+    want = stored(provider, x, loc, LAYOUTS[name], triton_device)
+    monkeypatch.setattr(store, "FEW_ROWS", 0)
+    assert torch.equal(stored(provider, x, loc, LAYOUTS[name], triton_device), want)
 
 
 @pytest.mark.parametrize("name", NAMES)
