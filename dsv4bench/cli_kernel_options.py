@@ -11,7 +11,8 @@ Names = Annotated[
     list[str] | None, typer.Argument(metavar="[NAMES]...", help="Kernels, short names too: c1 c2 attention. [all]")
 ]
 Rows = Annotated[
-    list[str] | None, typer.Option("--rows", metavar="AXIS", help="Rows of a call. [each kernel's own; on a CPU at most 64]")
+    list[str] | None,
+    typer.Option("--rows", metavar="AXIS", help="Rows of a call. [each kernel's own; on a CPU at most 64]"),
 ]
 Kv = Annotated[
     list[str] | None,

@@ -272,5 +272,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
-    bench=Bench(bench_shape, rows=(1024, 8192, 65536), cases=("1 request", "64 rows each")),
+    bench=Bench(bench_shape, rows=(1024, 8192, 65536), cases=("1 request", "64 each")),
 )

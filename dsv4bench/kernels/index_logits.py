@@ -275,9 +275,9 @@ def build_triton(tensors: Tensors) -> Call:
 
 
 def bench_shape(rows: int, case: str) -> Shape:
-    """Return rows of 64 requests, or one of each of fewer, on as many cached tokens as the case says."""
-    count, blocks = min(rows, 64), 2048 if case.endswith("candidates") else 0
-    requests = tuple((1024 * int(case.split()[0]), rows // count + (i < rows % count)) for i in range(count))
+    """Return rows of at most 64 requests on as many cached tokens as the case says, candidates on 64 K at ratio 1."""
+    count, (prefix, blocks) = min(rows, 64), {"8 K": (8192, 0), "64 K": (65536, 0), "two-level": (65536, 2048)}[case]
+    requests = tuple((prefix, rows // count + (i < rows % count)) for i in range(count))
     return Shape(requests, heads=32, ratio=1 if blocks else 2, blocks=blocks)
 
 
@@ -296,5 +296,5 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,
-    bench=Bench(bench_shape, rows=(64, 256, 2048), cases=("8 K", "64 K", "64 K candidates"), cpu_rows=4),
+    bench=Bench(bench_shape, rows=(64, 256, 2048), cases=("8 K", "64 K", "two-level"), cpu_rows=4),
 )

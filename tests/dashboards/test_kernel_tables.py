@@ -7,6 +7,7 @@ import pytest
 from dsv4bench.dashboards.kernel_tables import kernel_tables
 from dsv4bench.dashboards.render import csv_text, plain
 from dsv4bench.dashboards.tables import show
+from dsv4bench.kernels import CATALOGUE, kernel
 from tests.results.kernel_records import kernel_record, unable
 from tests.results.synthetic import sweep
 
@@ -36,6 +37,18 @@ def test_every_line_fits_80_columns():
     records = [
         kernel_record(name, case="width 640", rows=524288, cold=[1_436_000] * 6, flops=10**12, name="sparse_attention")
         for name in ("triton", "flash_mla")
+    ]
+    assert max(map(len, lines(records))) <= 80
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_no_case_or_provider_of_the_catalogue_is_too_long_for_80_columns(name):
+    found = kernel(name)
+    providers = [provider.name for provider in found.providers]
+    records = [
+        kernel_record(provider, case=case, rows=max(found.bench.rows), cold=[123_456] * 6, hot=[99_999] * 6, name=name)
+        for case in found.bench.cases
+        for provider in providers
     ]
     assert max(map(len, lines(records))) <= 80
 

@@ -178,6 +178,6 @@ def test_the_cost_counts_table_entries_once():
 
 
 def test_a_bench_has_the_rows_that_it_names():
-    assert KERNEL.bench.shape(65536, "ratio 2, 1 request") == Shape((131072,), 2)
-    assert KERNEL.bench.shape(65536, "ratio 1, 64 rows each") == Shape((64,) * 1024, 1)
-    assert KERNEL.bench.shape(70, "ratio 2, 64 rows each") == Shape((128,), 2, spare=6)
+    assert KERNEL.bench.shape(65536, "ratio 2") == Shape((131072,), 2)
+    assert KERNEL.bench.shape(65536, "ratio 1 /64") == Shape((64,) * 1024, 1)
+    assert KERNEL.bench.shape(70, "ratio 2 /64") == Shape((128,), 2, spare=6)

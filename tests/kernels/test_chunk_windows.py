@@ -203,5 +203,5 @@ def test_the_cost_counts_table_entries_once():
 
 def test_a_bench_has_the_rows_that_it_names():
     assert KERNEL.bench.shape(65536, "1 request") == Shape(((1024, 65536),), 1)
-    assert KERNEL.bench.shape(65536, "64 rows each") == Shape(((1024, 64),) * 1024, 1)
-    assert KERNEL.bench.shape(70, "64 rows each") == Shape(((1024, 64),), 1, spare=6)
+    assert KERNEL.bench.shape(65536, "64 each") == Shape(((1024, 64),) * 1024, 1)
+    assert KERNEL.bench.shape(70, "64 each") == Shape(((1024, 64),), 1, spare=6)

@@ -107,4 +107,4 @@ def test_the_cost_reads_the_real_requests():
 
 def test_a_bench_has_64_k_tokens():
     assert KERNEL.bench.shape(1024, "1 request") == Shape((65536,), 0, 1024)
-    assert KERNEL.bench.shape(1024, "a request a column") == Shape((64,) * 1024, 0, 1024)
+    assert KERNEL.bench.shape(1024, "full") == Shape((64,) * 1024, 0, 1024)
