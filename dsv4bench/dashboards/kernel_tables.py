@@ -23,6 +23,7 @@ COLUMNS = (
     Column("share", ("share", "ceiling")),
     Column("faster", ("ratio", "ratio_low", "ratio_high", "than")),
     *(Column("", (name,)) for name in ("status", "reason", "flops", "bytes_read", "bytes_written", "sets", "samples")),
+    Column("", ("launches",)),
 )
 MEANING = (
     "cold: buffer sets rotate beyond 3 times the L2; hot: one set over and over; median and farther bound of its 95 %"
@@ -53,7 +54,7 @@ def _table(same: Sequence[Record]) -> Table:
     rows = [row for group in grouped(same, lambda record: record.group) for row in _rows(group)]
     timed = [record for record in same if record.samples_ns]
     notes = [*MEANING, *_ceilings(timed[0])] if timed else []
-    notes += _than(same)
+    notes += [*_than(same), *_launches(timed)]
     said = list(dict.fromkeys(note for record in same for note in record.note))
     return Table(title, COLUMNS, tuple(rows), (*notes, *said, *_flags(same), *_reasons(same), *provenance(same)))
 
@@ -78,6 +79,7 @@ def _row(record: Record, other: Record | None) -> tuple[Cell, ...]:
         *(cell(value, "") for value in (record.status, record.reason)),
         *(cell(found.get(name), "") for name in ("flops", "bytes_read", "bytes_written", "sets")),
         cell(len(record.step_samples_ns), ""),
+        cell(found.get("launches"), ""),
     )
 
 
@@ -107,6 +109,17 @@ def _than(same: Sequence[Record]) -> list[str]:
     ]
     names = list(dict.fromkeys(named))
     return [f"faster: times faster than {' or '.join(names)}, cold, by neighbouring samples"] if names else []
+
+
+def _launches(timed: Sequence[Record]) -> list[str]:
+    """Return one line with the launches of a call by each provider, a range where shapes differ; none where unknown."""
+    said = []
+    for same in grouped(timed, provider):
+        known = [value for record in same if (value := (record.kernel or {}).get("launches")) is not None]
+        if known:
+            low, high = (f"{value:g}" for value in (min(known), max(known)))
+            said.append(f"{provider(same[0])} {low if low == high else f'{low} to {high}'}")
+    return [f"launches of a call (kernels, copies, sets): {', '.join(said)}"] if said else []
 
 
 def _ceilings(record: Record) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dsv4bench.profiling.buffer_sets import TIMES_L2, l2_bytes, touched_bytes
-from dsv4bench.profiling.kernel_bench import Best, KernelRun, Lane, measure_best, run_kernel
+from dsv4bench.profiling.kernel_bench import COLD, Best, KernelRun, Lane, measure_best, run_kernel
 from dsv4bench.profiling.recording import LEAST_SAMPLES
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import StopRule
@@ -100,6 +100,8 @@ def _kernel(lane: Lane, run: KernelRun, best: Best) -> dict[str, Any]:
     }
     if run.cost is not None:
         found |= asdict(run.cost)
+    if lane.live and lane.loops:
+        found["launches"] = lane.loops[COLD].launches
     if run.sets:
         found |= {"set_bytes": run.set_bytes, "sets": len(run.sets), "l2_bytes": l2_bytes(run.session.device)}
     return found | {"ceilings": {**asdict(best), **run.ceilings}}

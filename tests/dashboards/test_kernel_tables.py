@@ -41,6 +41,20 @@ def test_every_line_fits_80_columns():
     assert max(map(len, lines(records))) <= 80
 
 
+def launched(provider, launches, rows=4096):
+    record = kernel_record(provider, rows=rows)
+    return kernel_record(provider, rows=rows, kernel=record.kernel | {"launches": launches})
+
+
+def test_the_launches_of_each_provider_are_said_and_kept():
+    records = [launched("triton", 1.0), launched("sglang", 2.0), launched("torch", None), launched("sglang", 5.0, 8192)]
+    assert "launches of a call (kernels, copies, sets): triton 1, sglang 2 to 5" in lines(records)
+    (table,) = kernel_tables(records)
+    assert table.columns[-1].names == ("launches",)
+    assert [row[-1].values for row in table.rows] == [(1.0,), (2.0,), (None,), (5.0,)]
+    assert not any("launches" in line for line in lines([launched("torch", None), kernel_record()]))
+
+
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_no_case_or_provider_of_the_catalogue_is_too_long_for_80_columns(name):
     found = kernel(name)

@@ -162,6 +162,10 @@ def test_a_record_holds_shape_cost_ceilings_and_how_it_was_timed(group):
     assert one.kernel["rows"] == 4
     assert one.kernel["bytes_read"] + one.kernel["bytes_written"] == found.cost.bytes_moved
     assert one.kernel["ceilings"]["copy_bytes_per_s"] == 2e9
+    assert one.kernel["launches"] is None  # no graph tells
+    lane = found.lanes[1]
+    lane.loops[COLD] = replace(lane.loops[COLD], launches=2.0)
+    assert record(lane, found, BEST).kernel["launches"] == 2.0
     assert one.timing["calls"] == {COLD: found.lanes[1].loops[COLD].calls, HOT: 1}
     assert one.note == ["a note"]
     assert "too few samples" in one.flags
