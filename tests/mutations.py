@@ -53,7 +53,7 @@ MUTATIONS = (
     Mutation("store", "- 8, 114)", "- 8, 115)", file="codec_triton", test="codec_triton"),
     Mutation("compress_c1", "if slot > 0:", "if slot >= 0:"),
     Mutation("compress_c1", "freqs_ptr, position + one", "freqs_ptr, position + one + 1"),
-    Mutation("compress_c1", "largest[:, None], step", "largest[:, None] * 2.0, step", file="codec_triton"),
+    Mutation("compress_c1", "largest[:, None], step", "largest[:, None] * 2.0, step", file="codec_triton", test="codec_triton"),
     Mutation("compress_c2", "req * RING + (position - 1) % RING", "req * RING + position % RING"),
     Mutation("compress_c2", "position - 1,\n            loc >> 1,", "position,\n            loc >> 1,"),
     Mutation("compress_c2_decode", "ring_ptr + (position - 1) % RING", "ring_ptr + position % RING"),
