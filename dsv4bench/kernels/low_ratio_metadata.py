@@ -103,9 +103,14 @@ def _low_ratio_metadata(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
+    """The page indices, which need nothing, are stored while the loads are on their way."""
     row = tl.program_id(0).to(tl.int64)
     length = tl.load(seq_lens_ptr + row).to(tl.int32)
     loc = tl.load(loc_ptr + row).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    absent = tl.full((BLOCK,), -1, tl.int32)
+    tl.store(r1_pages_ptr + row * WIDTH + column, absent, mask=column < WIDTH)
+    tl.store(r2_pages_ptr + row * WIDTH + column, absent, mask=column < WIDTH)
     tl.store(r1_loc_ptr + row, loc)
     tl.store(r2_loc_ptr + row, tl.where(length % 2 == 0, loc // 2, -1))
     lens_1 = tl.maximum(length, 1)
@@ -114,10 +119,6 @@ def _low_ratio_metadata(
     tl.store(r2_lens_ptr + row, lens_2)
     tl.store(r1_sparse_lens_ptr + row, tl.minimum(lens_1, topk))
     tl.store(r2_sparse_lens_ptr + row, tl.minimum(lens_2, topk))
-    column = tl.arange(0, BLOCK)
-    absent = tl.full((BLOCK,), -1, tl.int32)
-    tl.store(r1_pages_ptr + row * WIDTH + column, absent, mask=column < WIDTH)
-    tl.store(r2_pages_ptr + row * WIDTH + column, absent, mask=column < WIDTH)
 
 
 def expect_arguments(tensors: Tensors) -> None:

@@ -28,7 +28,9 @@ from dsv4bench.kernels.jit import tl, triton
 SPLIT = 256  # positions of a unit of work
 UNIT = tl.constexpr(SPLIT)
 MOST_SMS = 1024
-FEW_ROWS, ROWS_AT_ONCE = 64, 2048  # rows that one warp, and that eight warps, read at a time
+GROUPS = 64
+MOST_AT_ONCE = 128  # rows of each group that are read at a time
+FEW_ROWS = 512  # as many take one warp, whose reductions need no barrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +82,24 @@ def _units(lens_ptr, row, batch):
 
 
 @triton.jit
-def _mqa_schedule(lens_ptr, batch, schedule_ptr, num_sm, BLOCK: tl.constexpr):
-    lane = tl.arange(0, BLOCK)
-    total = tl.zeros((), tl.int32)
-    for first in range(0, batch, BLOCK):
-        total += tl.sum(_units(lens_ptr, first + lane, batch))
+def _mqa_schedule(lens_ptr, batch, schedule_ptr, num_sm, GROUPS: tl.constexpr, EACH: tl.constexpr, CHUNK: tl.constexpr):
+    """Add up groups of EACH rows, scan the groups, then the rows of the one group where the target lies."""
+    rows = tl.arange(0, GROUPS)[:, None] * EACH + tl.arange(0, CHUNK)[None, :]
+    units = _units(lens_ptr, rows, batch)
+    for more in range(CHUNK, EACH, CHUNK):
+        units += _units(lens_ptr, rows + more, batch)
+    ends = tl.cumsum(tl.sum(units, axis=1), 0)
+    total = tl.max(ends, 0)
     sm = tl.program_id(0)
     target = sm * (total // num_sm) + tl.maximum(sm - (num_sm - total % num_sm), 0)
-    passed = tl.zeros((), tl.int32)  # rows that end at the target or before it
-    start = tl.zeros((), tl.int32)  # units of those rows
-    end = tl.zeros((), tl.int32)
-    for first in range(0, batch, BLOCK):
-        units = _units(lens_ptr, first + lane, batch)
-        ends = end + tl.cumsum(units, 0)
-        before = (first + lane < batch) & (ends <= target)
-        passed += tl.sum(before.to(tl.int32))
-        start = tl.maximum(start, tl.max(tl.where(before, ends, 0)))
-        end += tl.sum(units)
+    before = ends <= target
+    first = tl.sum(before.to(tl.int32)) * EACH  # groups without a row end before every target that the last row does
+    start = tl.max(tl.where(before, ends, 0))  # units of the groups before
+    row = first + tl.arange(0, EACH)
+    ends = start + tl.cumsum(_units(lens_ptr, row, batch), 0)
+    before = (row < batch) & (ends <= target)
+    passed = tl.minimum(first, batch) + tl.sum(before.to(tl.int32))  # rows that end at the target or before it
+    start = tl.maximum(start, tl.max(tl.where(before, ends, 0)))
     tl.store(schedule_ptr + 2 * sm, passed)
     tl.store(schedule_ptr + 2 * sm + 1, target - start)
 
@@ -120,16 +123,19 @@ def build_triton(tensors: Tensors) -> Call:
     """Launch one program per SM of the schedule; each adds up all the rows itself."""
     expect_arguments(tensors)
     lens, num_sm = tensors["lens"], tensors["num_sm"]
-    few = lens.numel() <= FEW_ROWS
+    rows = lens.numel()
+    each = triton.next_power_of_2(max(1, triton.cdiv(rows, GROUPS)))
 
     def call() -> None:
         _mqa_schedule[(num_sm + 1,)](
             lens,
-            lens.numel(),
+            rows,
             tensors["schedule"],
             num_sm,
-            BLOCK=FEW_ROWS if few else ROWS_AT_ONCE,
-            num_warps=1 if few else 8,
+            GROUPS=GROUPS,
+            EACH=each,
+            CHUNK=min(each, MOST_AT_ONCE),
+            num_warps=1 if rows <= FEW_ROWS else 8,
         )
 
     return call
