@@ -87,6 +87,12 @@ def expect_at_most(name: str, value: int, limit: int, because: str) -> None:
         raise ValueError(f"{name}: {value}, expected at most {limit}: {because}")
 
 
+def expect_at_least(name: str, value: int, least: int) -> None:
+    """Raise if a number is below the least that means something."""
+    if value < least:
+        raise ValueError(f"{name}: {value}, expected at least {least}")
+
+
 def expect_candidates(candidates: torch.Tensor | None, rows: int, block: int) -> None:
     """Raise unless candidates, where there are any, are dense ids i32 [rows, blocks] of blocks of a power of two."""
     if candidates is not None:
@@ -102,7 +108,8 @@ def expect_candidate_ids(candidates: torch.Tensor | None, block: int) -> None:
 
 def expect_range(name: str, values: torch.Tensor, low: int, end: int) -> None:
     """Raise unless all values of an integer tensor lie in [low, end); reads the tensor, so it waits for the device."""
-    wrong = ((values < low) | (values >= end)).nonzero()
+    wide = values.long()  # an i32 value beside a bound that i32 cannot hold
+    wrong = ((wide < low) | (wide >= end)).nonzero()
     if len(wrong):
         first = wrong[0].tolist()
         raise ValueError(f"{name}{first}: {int(values[tuple(first)])}, expected {low} to {end - 1}")

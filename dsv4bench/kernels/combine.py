@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.arguments import I32, I64, expect_at_most, expect_tensor
+from dsv4bench.kernels.arguments import I32, I64, expect_at_least, expect_at_most, expect_tensor
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
@@ -194,6 +194,8 @@ def _combine(
 def check(tensors: Tensors) -> None:
     """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
     raw, rows, requests = tensors["raw"], tensors["positions"].shape[0], tensors["seq_lens"].shape[0]
+    for name, least in (("ratio", 0), ("topk", 0), ("window", 1)):
+        expect_at_least(name, tensors[name], least)
     if raw is not None:
         expect_tensor("raw", raw, I32, (rows, "columns"), free_strides=1)
         expect_at_most("topk", tensors["topk"], raw.shape[1], "raw has no more columns")

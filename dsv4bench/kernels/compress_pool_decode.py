@@ -172,7 +172,7 @@ def expect_arguments(tensors: Tensors) -> None:
     expect_tensor("pooled", tensors["pooled"], F32, (rows, HEAD_DIM))
     for name in ("group_positions", "slots"):
         expect_tensor(name, tensors[name], I64, (rows,))
-    expect_pair_ring(tensors["ring_size"])
+    expect_pair_ring(tensors["ring_size"], tensors["ring"])
 
 
 def check_values(tensors: Tensors) -> None:

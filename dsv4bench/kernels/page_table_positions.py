@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.arguments import I32, IDS, expect_page_size, expect_range, expect_tensor
+from dsv4bench.kernels.arguments import I32, IDS, expect_at_least, expect_page_size, expect_range, expect_tensor
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
@@ -123,6 +123,8 @@ def expect_arguments(tensors: Tensors) -> None:
     req_to_token, page_size = tensors["req_to_token"], tensors["page_size"]
     rows = tensors["seq_lens"].shape[0] if tensors["seq_lens"].dim() else "rows"
     expect_page_size(page_size)
+    expect_at_least("max_seq_len", tensors["max_seq_len"], 1)
+    expect_at_least("window", tensors["window"], 1)
     pages = -(-tensors["max_seq_len"] // page_size)
     expect_tensor("req_to_token", req_to_token, I32, ("requests", "tokens"), free_strides=1)
     expect_tensor("seq_lens", tensors["seq_lens"], IDS, ("rows",))

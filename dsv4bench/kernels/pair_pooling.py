@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from dsv4bench.kernels import codec
-from dsv4bench.kernels.arguments import BF16, F32, I64, IDS, expect_cache, expect_range, expect_tensor
+from dsv4bench.kernels.arguments import BF16, F32, I64, IDS, expect_at_most, expect_cache, expect_range, expect_tensor
 from dsv4bench.kernels.contract import Tensors
 from dsv4bench.kernels.layout import HEAD_DIM, ROPE_DIM, KVLayout
 
@@ -75,13 +75,14 @@ def expect_pair_arguments(tensors: Tensors) -> None:
     expect_tensor("loc", tensors["loc"], IDS, (rows,))
     expect_tensor("latent", tensors["latent"], BF16, (rows, HEAD_DIM))
     expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
-    expect_pair_ring(ring_size)
+    expect_pair_ring(ring_size, tensors["ring"])
 
 
-def expect_pair_ring(ring_size: int) -> None:
-    """Raise unless the ring size is even, so that even positions keep to even rows."""
+def expect_pair_ring(ring_size: int, ring: torch.Tensor) -> None:
+    """Raise unless the ring size is even, so that even positions keep to even rows, and the ring holds one request."""
     if ring_size < 2 or ring_size % 2:
         raise ValueError(f"ring_size: {ring_size}, expected an even number of at least 2")
+    expect_at_most("ring_size", ring_size, len(ring), "the ring has no more rows")
 
 
 def check_pair_values(tensors: Tensors) -> None:

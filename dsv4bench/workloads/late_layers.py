@@ -11,7 +11,8 @@ from dsv4bench.workloads.batch import Batch
 from dsv4bench.workloads.geometry import Geometry, LayerKind
 from dsv4bench.workloads.variant import Variant
 
-PACKED_ROWS = 1024  # most rows, and fewest compressed rows, for which the recipe goes packed (specification 6.1)
+# the recipe goes packed with at most so many rows, and at least so many compressed rows, in all and a row (6.1)
+PACKED_ROWS = 1024
 PACKED_CONTEXT, PACKED_CONTEXT_PER_ROW = 32_768, 192
 
 
