@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from dsv4bench import __version__
 from dsv4bench import cli_kernel_options as kernel_options
 from dsv4bench import cli_options as options
+from dsv4bench.cli_check import check
 from dsv4bench.errors import DsvError, RecordError, UsageError
 
 OK, FAILED, USAGE, INCOMPLETE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -49,6 +50,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(check)
 
 
 def _version(asked: bool) -> None:

@@ -55,7 +55,16 @@ def test_imports_that_a_page_shows_work(page):
     assert real == [name for _, name in wanted]
 
 
-COMMANDS = typer.main.get_command(app).commands
+def commands(group: typer.core.TyperGroup, before: str = "") -> dict[str, typer.core.TyperCommand]:
+    """Return every command by what is typed, those of a group too: "show", "check counts"."""
+    found = {}
+    for name, command in group.commands.items():
+        inner = commands(command, f"{before}{name} ") if isinstance(command, typer.core.TyperGroup) else {}
+        found |= {f"{before}{name}": command} | inner
+    return found
+
+
+COMMANDS = commands(typer.main.get_command(app))
 TYPED = [
     (page.relative_to(ROOT).as_posix(), line.split(" #")[0])
     for page in PAGES
@@ -65,7 +74,9 @@ TYPED = [
 
 @pytest.mark.parametrize(("page", "line"), TYPED, ids=[line.strip() for _, line in TYPED])
 def test_a_command_that_a_page_shows_can_be_typed(page, line):
-    _, command, *arguments = shlex.split(line)
+    _, *words = shlex.split(line)
+    command = next(name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS)
+    arguments = words[len(command.split()) :]
     known = {option for parameter in COMMANDS[command].params for option in parameter.opts + parameter.secondary_opts}
     assert {word.split("=")[0] for word in arguments if word.startswith("-")} <= known | {"--help"}
 

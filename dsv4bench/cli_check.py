@@ -1,0 +1,23 @@
+"""`dsv4bench check`: what must hold, one command a promise. Each lives in a file of its own, cli_check_NAME.py.
+
+Such a file holds one function NAME with its options, heavy imports inside; it gets its import and one line here, like
+`check.command("NAME", epilog=EPILOG)(cli_check_NAME.NAME)`.
+"""
+
+from __future__ import annotations
+
+import typer
+
+EPILOG = "Exit codes: 0 it holds; 1 it does not; 2 usage; 4 there was nothing to check."
+
+check = typer.Typer(
+    name="check",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@check.callback()
+def group() -> None:
+    """Check what must hold; --help lists the checks."""
