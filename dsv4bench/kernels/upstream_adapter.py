@@ -62,13 +62,18 @@ class Adapter:
         return call
 
     def bare(self, tensors: Tensors) -> Call:
-        """Return the launch alone, on arguments that were prepared once; results stay where upstream put them."""
+        """Return the launch alone, on arguments that were prepared once; results stay where upstream put them.
+
+        They live until the next launch. A graph of many calls would else give all of them the same memory, and what
+        should be cold would be written to lines that the L2 holds.
+        """
         functions = self._functions(tensors)
         prepared = {**tensors, **self.prepare(tensors)}
+        held: list[Results] = []
 
         def call() -> None:
             if tensors[self.rows].shape[0]:
-                self.launch(prepared, *functions)
+                held[:] = [self.launch(prepared, *functions)]
 
         return call
 

@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from dsv4bench.kernels import CATALOGUE, kernel
 from dsv4bench.kernels.layout import V4
 from dsv4bench.kernels.upstream import ADAPTERS, ALONE
+from dsv4bench.kernels.upstream_adapter import Adapter
 from dsv4bench.profiling.contract_check import deviations, expectation, made
 from tests.kernels import upstream_fakes
 from tests.kernels.upstream_fakes import PARAMETERS
@@ -74,6 +76,24 @@ def test_an_adapter_keeps_the_contract_or_says_why_it_cannot(adapter, number, ca
     assert refusal is None
     assert deviations(subject, example, provider, expected(adapter.kernel, number), "cpu") == {}
     assert calls
+
+
+def test_what_a_bare_call_was_given_lives_until_its_next_launch():
+    """Calls of one graph would else share the memory of their results, which then never leaves the L2."""
+    made = []
+
+    def launch(tensors):
+        result = torch.zeros(3)
+        made.append(weakref.ref(result))
+        return result
+
+    adapter = Adapter("rope", "package", (), launch, "rows")
+    first, second = (adapter.bare({"rows": torch.zeros(1)}) for _ in range(2))
+    first()
+    second()
+    assert [result() is None for result in made] == [False, False]
+    first()
+    assert [result() is None for result in made] == [True, False, False]
 
 
 def reached(adapter, calls):
