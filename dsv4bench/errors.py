@@ -52,6 +52,6 @@ class TraceFormatError(DsvError):
 
 
 def nearest(value: str, known: list[str] | tuple[str, ...]) -> str:
-    """Return " (did you mean X?)" for the known word nearest to `value`, or an empty string."""
-    found = get_close_matches(value, known, n=1, cutoff=0.4)
+    """Return " (did you mean X?)" for the known word nearest to `value`, or "" where none shares half its letters."""
+    found = get_close_matches(value, known, n=1, cutoff=0.5)
     return f" (did you mean {found[0]!r}?)" if found else ""
