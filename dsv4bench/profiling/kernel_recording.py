@@ -75,7 +75,7 @@ def record(lane: Lane, run: KernelRun, best: Best) -> Record:
         status=lane.status,
         reason=lane.reason,
         engine="gpu" if session.device.type == "cuda" else "cpu-reference",
-        note=list(session.notes),
+        note=[*session.notes, *(f"sha256 of {cell.provider}: {content}" for content in cell.own_files.values())],
         variant={"provider": cell.provider, "seed": cell.seed},
         providers={cell.kernel: cell.provider},
         kernel=_kernel(lane, run, best),
@@ -84,7 +84,7 @@ def record(lane: Lane, run: KernelRun, best: Best) -> Record:
         checks=[asdict(check) for check in lane.checks],
         clocks=run.clocks.summary() if lane.live else None,
         flags=_flags(lane, run) if lane.live else [],
-        environment=session.environment,
+        environment=session.environment | ({"own_files": cell.own_files} if cell.own_files else {}),
         argv=list(session.argv),
     )
 

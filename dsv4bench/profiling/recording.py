@@ -60,7 +60,7 @@ def record(run: CellRun, group: GroupRun) -> Record:
         memory=dict(run.memory),
         clocks=run.clocks.summary() if run.clocks else None,
         flags=_flags(run, session.rule) if ok else [],
-        environment=session.environment,
+        environment=_environment(cell, session),
         argv=list(session.argv),
     )
 
@@ -80,9 +80,14 @@ def unmeasured(cell: Cell, session: Session, status: str, reason: str) -> Record
         batch=_load(cell),
         ranks=cell.ranks,
         variant=cell.variant.switches() | {"chunk": cell.chunk, "dep-simulated": cell.ranks, "seed": cell.seed},
-        environment=session.environment,
+        environment=_environment(cell, session),
         argv=list(session.argv),
     )
+
+
+def _environment(cell: Cell, session: Session) -> dict[str, Any]:
+    """Return where the cell was made, with the hashes of the files of the user's that it called."""
+    return session.environment | ({"own_files": cell.own_files} if cell.own_files else {})
 
 
 def notes(run: CellRun, group: GroupRun) -> list[str]:
@@ -103,9 +108,20 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
         )
     if cell.ranks > 1:
         found.append(f"simulated: {cell.ranks} ranks one after another on one device; the step is the slowest rank's")
+    found += _own(run, group)
     if run.live and run.timings and (warm := _unsettled(run)) is not None:
         found.append(warm)
     return found
+
+
+def _own(run: CellRun, group: GroupRun) -> list[str]:
+    """Return a line about files of the user's, and one about kernels that were given a provider but never called."""
+    files = [f"{name} {content}" for name, content in run.cell.own_files.items()]
+    found = [f"sha256 of your files: {', '.join(files)}"] if files else []
+    step = group.steps.get(run.key)
+    idle = step.ops.not_called if step and run.live else {}
+    asked = ", ".join(f"{name}={provider}" for name, provider in idle.items())
+    return found + ([f"not called in this step: {asked}"] if idle else [])
 
 
 def _recipe(cell: Cell, batch: Batch) -> list[str]:

@@ -14,6 +14,7 @@ from dsv4bench.workloads.buckets import MAX_TOKENS, Refusal
 from dsv4bench.workloads.dep import pad_forward, plan_ranks
 from dsv4bench.workloads.geometry import Geometry
 from dsv4bench.workloads.options import PrefillOptions
+from dsv4bench.workloads.providers import own_files, parse
 from dsv4bench.workloads.requests import recorded_requests
 from dsv4bench.workloads.variant import Variant
 
@@ -103,11 +104,17 @@ class Cell:
         """Return the content hash with the commit of the measuring code in it: what a resumed run skips by."""
         return _hash(self._content() | {"commit": commit})
 
+    @property
+    def own_files(self) -> dict[str, str]:
+        """The hash of each file of the user's that holds a provider, by the name of its kernel."""
+        return own_files(parse(self.variant.provider, self.device).of_one)
+
     def _content(self) -> dict[str, Any]:
         """Return what makes this cell what it is; no part of it is where a requests or config file lay or its name."""
         widths = asdict(self.geometry)
         del widths["name"]
-        return {
+        own = {"own_files": self.own_files} if self.own_files else {}
+        return own | {
             "geometry": widths,
             "requests": [(request.prefix, request.extend) for request in self.load.requests],
             "chunk": self.chunk,

@@ -13,8 +13,8 @@ from dsv4bench.kernels import CATALOGUE, kernel, kernel_name
 from dsv4bench.kernels.contract import Kernel, Provider
 from dsv4bench.kernels.layout import LAYOUTS
 from dsv4bench.workloads.axis import number_axis, word_axis
-from dsv4bench.workloads.options import resolve_device
-from dsv4bench.workloads.providers import IN_A_FILE, PROVIDERS, own_file
+from dsv4bench.workloads.options import resolve_device, whole
+from dsv4bench.workloads.providers import IN_A_FILE, PROVIDERS, own_file, own_files
 
 KEY_DIGITS = 16
 AUTO = "auto"  # every provider, the torch reference only where nobody else can run
@@ -56,7 +56,13 @@ class KernelCell:
 
     def key(self, commit: str) -> str:
         """Return the content hash with the provider and the measuring code's commit in it: what a resume skips by."""
-        return _hash(self._content() | {"provider": self.provider, "commit": commit})
+        own = {"own_files": self.own_files} if self.own_files else {}
+        return _hash(self._content() | {"provider": self.provider, "commit": commit} | own)
+
+    @property
+    def own_files(self) -> dict[str, str]:
+        """The hash of the file that holds the provider, by the kernel's name; empty for a provider of the catalogue."""
+        return own_files([(self.kernel, self.provider)])
 
     def of(self) -> Provider:
         """Return the provider; CellSkipped says why it cannot run here."""
@@ -96,7 +102,7 @@ def kernel_cells(typed: KernelArguments, elsewhere: bool = False) -> tuple[Kerne
     rows = number_axis("--rows", typed.rows) if typed.rows else ()
     layouts = word_axis("--kv", typed.kv, tuple(LAYOUTS)) if typed.kv else ()
     wanted = provider_words(typed.provider, names)
-    ((seed,), samples) = (number_axis("--seed", typed.seed, least=0), _samples(typed, device))
+    seed, samples = whole("--seed", typed.seed, least=0), _samples(typed)
     quick = typed.quick or (device == "cpu" and typed.samples is None)
     groups = [
         tuple(
@@ -156,8 +162,8 @@ def shapes(
     yield from ((case, count, bench.shape(count, case)) for case in cases for count in counts)
 
 
-def _samples(typed: KernelArguments, device: str) -> int | None:
-    return number_axis("--samples", typed.samples)[0] if typed.samples else None
+def _samples(typed: KernelArguments) -> int | None:
+    return None if typed.samples is None else whole("--samples", typed.samples, least=1)
 
 
 def _hash(content: dict[str, Any]) -> str:

@@ -104,6 +104,11 @@ class Ops:
         """Whom every kernel ran on so far, by the kernel's name: "sglang, triton" where one refused some calls."""
         return {name: ", ".join(self._ran(name)) for name in sorted(self._providers)}
 
+    @property
+    def not_called(self) -> dict[str, str]:
+        """The kernels for which a provider was named and that were not called so far, with that provider."""
+        return {name: provider for name, provider in self._choice.of_one if name not in self._providers}
+
     def _ran(self, name: str) -> Iterator[str]:
         if name in self._took or name not in self._instead:
             yield self._providers[name][1].name

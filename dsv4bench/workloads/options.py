@@ -109,7 +109,7 @@ def prefill_options(typed: PrefillArguments) -> PrefillOptions:
         geometry=geometries,
         ranks=number_axis("--dep-simulated", typed.dep_simulated),
         device=device,
-        seed=_whole("--seed", typed.seed, least=0),
+        seed=whole("--seed", typed.seed, least=0),
         samples=_samples(typed.samples, quick),
         quick=quick,
         fault=_fault(typed.fault, reuse, geometries),
@@ -181,10 +181,11 @@ def _fault(text: str, reuse: tuple[str, ...], geometries: tuple[Geometry, ...]) 
 def _samples(samples: int | str | None, quick: bool) -> int | None:
     if samples is None:
         return QUICK_SAMPLES if quick else None
-    return _whole("--samples", samples, least=1)
+    return whole("--samples", samples, least=1)
 
 
-def _whole(option: str, value: int | str, least: int) -> int:
+def whole(option: str, value: int | str, least: int) -> int:
+    """Return one whole number; UsageError names the option, the value and the least that is expected."""
     try:
         number = int(value)
     except ValueError:

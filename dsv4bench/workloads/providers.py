@@ -10,16 +10,20 @@ takes its place: Triton on a GPU, torch elsewhere. A provider that was named for
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import re
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dsv4bench.errors import CellSkipped, UsageError, nearest
+import torch
+
+from dsv4bench.errors import CellError, CellSkipped, DsvError, UsageError, nearest
 from dsv4bench.kernels import CATALOGUE, kernel, kernel_name
 from dsv4bench.kernels.contract import Call, Kernel, Needs, Provider, Tensors
 
@@ -27,6 +31,7 @@ OWN = {"cuda": "triton", "cpu": "torch"}
 PROVIDERS = ("torch", "triton", "gluon", "sglang", "flash_mla", "deep_gemm")
 ASSIGNED = re.compile(r"/(?=\w+=)")  # a slash before "kernel=" ends a part; other slashes belong to a path
 IN_A_FILE = re.compile(r"(.+\.py):(\w+)")
+HASH_DIGITS = 16  # of a SHA-256 in hexadecimal
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,12 @@ def parse(text: str, device: str) -> Choice:
     for part in ASSIGNED.split(text):
         name, equals, provider = part.partition("=")
         if equals:
-            of_one[_kernel(name)] = _provider(provider)
+            found = _kernel(name)
+            if found in of_one:
+                raise UsageError(f"--provider {text}: {found} is named twice; expected one provider for it")
+            of_one[found] = _provider(provider)
+        elif IN_A_FILE.fullmatch(part):
+            raise UsageError(f"--provider {part}: a function is one kernel's; expected KERNEL=FILE.py:FUNCTION")
         elif part != "auto":
             of_all = _provider(part)
     return Choice(of_all, tuple(sorted(of_one.items())))
@@ -142,28 +152,62 @@ def own_file(path: str, function: str) -> Provider:
     written = getattr(_module(path), function, None)
     if not callable(written):
         raise UsageError(f"--provider {path}:{function}: the file defines no function {function!r}")
-    return Provider(f"{path}:{function}", _calling(written), Needs())
+    return Provider(f"{path}:{function}", _calling(written, path), Needs())
 
 
-def _calling(written: Callable[..., Any]) -> Callable[[Tensors], Call]:
+def own_files(of_one: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return, of (kernel, provider), the kernels whose provider is in a file of the user's: kernel to content hash."""
+    found = ((name, IN_A_FILE.fullmatch(provider)) for name, provider in of_one)
+    return {name: hashlib.sha256(_source(match[1])).hexdigest()[:HASH_DIGITS] for name, match in found if match}
+
+
+def _calling(written: Callable[..., Any], path: str) -> Callable[[Tensors], Call]:
+    first_line = getattr(getattr(written, "__code__", None), "co_firstlineno", 1)
+
     def build(tensors: Tensors) -> Call:
         def call() -> None:
-            written(**tensors)
+            try:
+                written(**tensors)
+            except (KeyboardInterrupt, DsvError, torch.OutOfMemoryError):
+                raise
+            except BaseException as error:  # SystemExit too: it ends a cell, not the run
+                raise CellError(own_error(error, path, first_line)) from error
 
         return call
 
     return build
 
 
-def _module(path: str) -> ModuleType:
+def own_error(error: BaseException, path: str, otherwise: int = 1) -> str:
+    """Return what went wrong in the file at `path`, and where in it: "my.py:12: RuntimeError: boom".
+
+    `otherwise` is the line of an error that has none: a call that does not fit the function's arguments.
+    """
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines.append(error.lineno)
+    line = lines[-1] if lines else otherwise
+    return f"{path}:{line}: {type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+
+
+@cache
+def _source(path: str) -> bytes:
+    """Return the text of a file, read once: what a cell's key names is what runs."""
     if not Path(path).is_file():
         raise UsageError(f"--provider {path}: no such file")
+    return Path(path).read_bytes()
+
+
+@cache
+def _module(path: str) -> ModuleType:
+    source = _source(path)
     spec = importlib.util.spec_from_file_location(f"own_{Path(path).stem}", path)
     assert spec is not None, "a .py file has a loader"
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UsageError(f"--provider {path}: importing it raised {type(error).__name__}: {error}") from error
+        exec(compile(source, path, "exec"), module.__dict__)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise UsageError(f"--provider {own_error(error, path)} (while importing it)") from error
     return module

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dsv4bench.errors import CellSkipped, UsageError
+from dsv4bench.errors import CellError, CellSkipped, UsageError
 from dsv4bench.kernels import kernel
 from dsv4bench.kernels.contract import Needs, Provider
 from dsv4bench.workloads import providers
@@ -38,6 +38,13 @@ def test_a_choice_has_one_spelling(text, device, spelt):
         ("triton", "--provider triton: needs a CUDA device"),
         ("dequant=triton", "--provider triton: needs a CUDA device"),
         ("dequant=nowhere.py:fn", "--provider nowhere.py: no such file"),
+        (
+            "/abs/my.py:right",
+            "--provider /abs/my.py:right: a function is one kernel's; expected KERNEL=FILE.py:FUNCTION",
+        ),
+        ("my.py:right/c1=torch", "--provider my.py:right: a function is one kernel's; expected KERNEL="),
+        ("dequant=torch/dequant=my.py:right", "--provider dequant=torch/dequant=my.py:right: dequant is named twice"),
+        ("c1=torch/rope=torch/compress_c1=sglang", "--provider c1=torch/rope=torch/compress_c1=sglang: compress_c1 is"),
     ],
 )
 def test_a_mistake_is_named(text, said):
@@ -129,12 +136,74 @@ def test_a_function_of_a_users_own_file_is_called_with_the_tensors(tmp_path):
     [
         ("thrice", OWN, "defines no function 'thrice'"),
         ("number", OWN, "defines no function 'number'"),
-        ("twice", "import no_such_module_of_mine", "importing it raised ModuleNotFoundError: No module named"),
-        ("twice", "def twice(:", "importing it raised SyntaxError"),
+        ("twice", "\nimport no_such_module_of_mine", r"own.py:2: ModuleNotFoundError: No module named .*importing it"),
+        ("twice", "\n\ndef twice(:", "own.py:3: SyntaxError"),
+        ("twice", "raise SystemExit(3)", r"own.py:1: SystemExit: 3 \(while importing it\)"),
     ],
-    ids=["no-such-function", "not-a-function", "import-fails", "syntax"],
+    ids=["no-such-function", "not-a-function", "import-fails", "syntax", "exits"],
 )
 def test_a_file_that_cannot_be_used_is_a_usage_error(tmp_path, function, text, said):
     (tmp_path / "own.py").write_text(text)
     with pytest.raises(UsageError, match=said):
         choice(f"rms_norm={tmp_path}/own.py:{function}", "cpu")
+
+
+FAILING = """
+def deeper(kind):
+    raise kind
+
+
+def raises(x, **rest):
+    deeper(rest["weight"])
+
+
+def wants(other):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "raised", "said"),
+    [
+        ("raises", RuntimeError("boom\nand more"), ":3: RuntimeError: boom"),
+        ("raises", SystemExit(3), ":3: SystemExit: 3"),
+        ("raises", GeneratorExit(), ":3: GeneratorExit: no message"),
+        ("wants", None, ":10: TypeError: wants() got an unexpected keyword argument"),
+    ],
+    ids=["an error", "it exits", "without a message", "it takes other tensors"],
+)
+def test_whatever_a_users_function_raises_ends_its_cell_with_the_line(tmp_path, function, raised, said):
+    (tmp_path / "own.py").write_text(FAILING)
+    call = providers.own_file(f"{tmp_path}/own.py", function).build({"x": None, "weight": raised})
+    with pytest.raises(CellError) as caught:
+        call()
+    assert str(caught.value).startswith(f"{tmp_path}/own.py{said}")
+    assert caught.value.status == "failed"
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt(), CellSkipped("not here"), torch.OutOfMemoryError("none left")])
+def test_what_ends_more_or_says_more_than_that_passes(tmp_path, raised):
+    (tmp_path / "own.py").write_text(FAILING)
+    with pytest.raises(type(raised)):
+        providers.own_file(f"{tmp_path}/own.py", "raises").build({"x": None, "weight": raised})()
+
+
+def test_a_file_has_a_hash_of_what_is_in_it(tmp_path):
+    for name, text in (("a", OWN), ("b", OWN), ("c", OWN + "# other\n")):
+        (tmp_path / f"{name}.py").write_text(text)
+    found = providers.own_files([(name, f"{tmp_path}/{name}.py:twice") for name in "abc"] + [("d", "torch")])
+    assert list(found) == ["a", "b", "c"]
+    assert found["a"] == found["b"] != found["c"]
+    assert {len(one) for one in found.values()} == {16}
+
+
+def test_the_text_that_has_the_hash_is_the_one_that_runs(tmp_path):
+    """An edit while a run goes on neither changes a key nor what runs."""
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    before = providers.own_files([("rms_norm", f"{file}:twice")])
+    file.write_text(OWN.replace("2 * x", "3 * x"))
+    out = torch.zeros(2)
+    providers.own_file(str(file), "twice").build({"x": torch.ones(2), "out": out})()
+    assert out.tolist() == [2, 2]
+    assert providers.own_files([("rms_norm", f"{file}:twice")]) == before
