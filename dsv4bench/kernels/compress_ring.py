@@ -188,14 +188,15 @@ def state_rows(
     SWA_PAGE: tl.constexpr,
     BY_REQUEST: tl.constexpr,
 ):
-    """Return the rows i32 of the state pool of positions of requests (i64); lanes that are not live read nothing.
+    """Return the rows u32 of the state pool of positions of requests (i64); lanes that are not live read nothing.
 
-    `table_ptr` points to the rows of req_to_token of these requests.
+    `table_ptr` points to the rows of req_to_token of these requests. Rows are below 2^31; unsigned, a division by a
+    power of two is one shift.
     """
     if BY_REQUEST:
-        row = req * RING + position % RING
+        row = req.to(tl.uint32) * RING + position.to(tl.uint32) % RING
     else:
         full = tl.load(table_ptr + position, mask=live, other=0).to(tl.int64)
-        slot = tl.load(full_to_state_ptr + full, mask=live, other=0)
+        slot = tl.load(full_to_state_ptr + full, mask=live, other=0).to(tl.uint32)
         row = slot // SWA_PAGE * RING + slot % RING
-    return row.to(tl.int32)
+    return row

@@ -6,6 +6,7 @@ those behind the last record stand for nothing. The batch may be a bucket that i
 The order is that of the host although every program works alone, for the number of records before a token has a closed
 form: compressions at positions below p are p // ratio, and kept tokens are those from a first one on and, in rings of
 pages, `ratio` a page below it. Upstream takes places from atomic counters, so its order changes from run to run.
+A program sums up all requests at once, marks where they start in a word whose bits are its tokens, and counts marks.
 
 Shapes: req_pool_indices, seq_lens, extend_lens i64 [B], req_to_token i32 [requests, max_len] (row stride free),
 full_to_state i64 [slots]; outputs plan_c u8 [num_q, 16], plan_w u8 [num_q, 8].
@@ -36,8 +37,9 @@ from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel,
 from dsv4bench.kernels.jit import tl, triton
 
 MAX_BATCH = 1024  # upstream's planner on the device takes no more
-BLOCK_TOKENS = 128
-BLOCK_REQUESTS = 64
+BLOCK_TOKENS = 32  # one a lane of a warp, and one a bit of a word
+WARP_REQUESTS = 128
+FEW_PROGRAMS = 512  # fewer leave most of a GPU idle, and more warps then make each of them quicker
 BENCH_RINGS = {"c4": StateRing(4, 16, 256), "c128": StateRing(128, 256, 256)}
 
 
@@ -115,18 +117,20 @@ def cost(tensors: Tensors) -> Cost:
 
 @triton.jit
 def _first_kept(seq_len, RATIO: tl.constexpr, WINDOW: tl.constexpr, PAD: tl.constexpr):
-    """Return the position from which on every token is kept; at 0 where that would be negative."""
-    newest_groups = seq_len // RATIO * RATIO - (WINDOW - RATIO)
-    return tl.maximum(tl.minimum(newest_groups, seq_len - PAD), 0)
+    """Return the position from which on every token is kept; 0 where that would be negative, which u32 is not."""
+    overlap: tl.constexpr = WINDOW - RATIO
+    newest_groups = tl.maximum(seq_len // RATIO * RATIO, overlap) - overlap
+    return tl.minimum(newest_groups, tl.maximum(seq_len, PAD) - PAD)
 
 
 @triton.jit
 def _kept_below(position, first, RATIO: tl.constexpr, SWA_PAGE: tl.constexpr, BY_REQUEST: tl.constexpr):
     """Return how many positions below `position` are kept, were the request new from position 0 on."""
-    count = tl.maximum(position - first, 0)
+    count = tl.maximum(position, first) - first
     if not BY_REQUEST:
+        tail: tl.constexpr = SWA_PAGE - RATIO
         end = tl.minimum(position, first)
-        count += end // SWA_PAGE * RATIO + tl.maximum(end % SWA_PAGE - (SWA_PAGE - RATIO), 0)
+        count += end // SWA_PAGE * RATIO + tl.maximum(end % SWA_PAGE, tail) - tail
     return count
 
 
@@ -150,81 +154,92 @@ def _plan_prefill(
     BY_REQUEST: tl.constexpr,
     TOKENS: tl.constexpr,
     REQUESTS: tl.constexpr,
+    WIDE: tl.constexpr,
 ):
+    lane = tl.arange(0, REQUESTS)
+    reqs = tl.load(req_ptr + lane, mask=lane < batch, other=-1)
+    seqs = tl.load(seq_ptr + lane, mask=lane < batch, other=0).to(tl.uint32)
+    extends = tl.load(extend_ptr + lane, mask=lane < batch, other=0).to(tl.uint32)
+    real = reqs >= 0  # the same as `lane < batch`, but has the compiler load reqs now, not where they are needed
+    extends = tl.where(real, extends, 0)
+    kept_from = _first_kept(seqs, RATIO, WINDOW, PAD)
+    c_count = seqs // RATIO - (seqs - extends) // RATIO
+    w_count = _kept_below(seqs, kept_from, RATIO, SWA_PAGE, BY_REQUEST)
+    w_count -= _kept_below(seqs - extends, kept_from, RATIO, SWA_PAGE, BY_REQUEST)
+    counts = extends.to(tl.int64) | c_count.to(tl.int64) << 20 | w_count.to(tl.int64) << 40  # one scan for all three
+    earlier = tl.cumsum(counts, axis=0) - counts
+    totals = tl.sum(counts)
     begin = tl.program_id(0) * TOKENS
-    token = begin + tl.arange(0, TOKENS)
-    request = tl.zeros((TOKENS,), tl.int32)  # of each token, then what comes before that request
-    start = tl.zeros((TOKENS,), tl.int32)
-    c_before = tl.zeros((TOKENS,), tl.int32)
-    w_before = tl.zeros((TOKENS,), tl.int32)
-    tokens = tl.zeros((), tl.int32)  # of all requests so far
-    c_all = tl.zeros((), tl.int32)
-    w_all = tl.zeros((), tl.int32)
-    for first in range(0, batch, REQUESTS):
-        lane = first + tl.arange(0, REQUESTS)
-        seq = tl.load(seq_ptr + lane, mask=lane < batch, other=0).to(tl.int32)
-        extend = tl.load(extend_ptr + lane, mask=lane < batch, other=0).to(tl.int32)
-        kept_from = _first_kept(seq, RATIO, WINDOW, PAD)
-        c_count = seq // RATIO - (seq - extend) // RATIO
-        w_count = _kept_below(seq, kept_from, RATIO, SWA_PAGE, BY_REQUEST)
-        w_count -= _kept_below(seq - extend, kept_from, RATIO, SWA_PAGE, BY_REQUEST)
-        end = tokens + tl.cumsum(extend, axis=0)
-        after = tokens + tl.sum(extend)
-        if (tokens < begin + TOKENS) & (after > begin):
-            passed = end[None, :] <= token[:, None]  # requests of this chunk that end before the token
-            here = (token >= tokens) & (token < after)
-            request = tl.where(here, first + tl.sum(passed.to(tl.int32), axis=1), request)
-            start = tl.where(here, tokens + tl.sum(tl.where(passed, extend[None, :], 0), axis=1), start)
-            c_before = tl.where(here, c_all + tl.sum(tl.where(passed, c_count[None, :], 0), axis=1), c_before)
-            w_before = tl.where(here, w_all + tl.sum(tl.where(passed, w_count[None, :], 0), axis=1), w_before)
-        tokens = after
-        c_all += tl.sum(c_count)
-        w_all += tl.sum(w_count)
-    live = (token < tokens) & (token < num_q)
-    req = tl.load(req_ptr + request, mask=live, other=0)
-    seq = tl.load(seq_ptr + request, mask=live, other=0).to(tl.int32)
-    prefix = seq - tl.load(extend_ptr + request, mask=live, other=0).to(tl.int32)
-    position = prefix + token - start
-    c_row = c_before + position // RATIO - prefix // RATIO
+    starts = (earlier & 0xFFFFF).to(tl.int32) - begin
+    later = real & (lane > 0)  # than the first request, which is number 0 and not counted
+    ahead = tl.sum((later & (starts <= 0)).to(tl.int32))
+    marks = tl.where(later & (starts > 0) & (starts < TOKENS), tl.full((REQUESTS,), 1, tl.uint32) << (starts & 31), 0)
+    until = tl.full((TOKENS,), 0xFFFFFFFF, tl.uint32) >> (TOKENS - 1 - tl.arange(0, TOKENS))
+    request = ahead + _ones(tl.sum(marks) & until)  # a mark a request that starts here: they start at different tokens
+    mine = tl.gather(earlier, request, 0)
+    req = tl.gather(reqs, request, 0)
+    seq = tl.gather(seqs, request, 0)
+    prefix = seq - tl.gather(extends, request, 0)
+    token = (begin + tl.arange(0, TOKENS)).to(tl.uint32)
+    live = (token < (totals & 0xFFFFF)) & (token < num_q)
+    nth = token - (mine & 0xFFFFF).to(tl.uint32)  # among the new tokens of its request
+    position = prefix + nth
+    c_row = (mine >> 20 & 0xFFFFF).to(tl.uint32) + position // RATIO - prefix // RATIO
     compresses = live & ((position + 1) % RATIO == 0)
-    older = tl.maximum(WINDOW - 1 - (token - start), 0)  # tokens of the window that are not of this batch
+    older = WINDOW - 1 - tl.minimum(nth, WINDOW - 1)  # tokens of the window that are not of this batch
     reads = compresses & (older > 0)
     kept_from = _first_kept(seq, RATIO, WINDOW, PAD)
-    w_row = w_before + _kept_below(position, kept_from, RATIO, SWA_PAGE, BY_REQUEST)
+    w_row = (mine >> 40).to(tl.uint32) + _kept_below(position, kept_from, RATIO, SWA_PAGE, BY_REQUEST)
     w_row -= _kept_below(prefix, kept_from, RATIO, SWA_PAGE, BY_REQUEST)
-    writes = position >= kept_from
+    writes = live & (position >= kept_from)
     if not BY_REQUEST:
-        writes |= position % SWA_PAGE >= SWA_PAGE - RATIO
-    writes &= live
+        writes |= live & (position % SWA_PAGE >= SWA_PAGE - RATIO)
     table_ptr = req_to_token_ptr + req * req_to_token_stride
     state = state_rows(req, position, reads | writes, table_ptr, full_to_state_ptr, RING, SWA_PAGE, BY_REQUEST)
-    before = tl.maximum(position - RATIO, 0)
+    before = tl.maximum(position, RATIO) - RATIO
     state_before = state_rows(req, before, reads, table_ptr, full_to_state_ptr, RING, SWA_PAGE, BY_REQUEST)
-    page_0 = tl.where(reads, state_before // RATIO, -1)
-    page_1 = tl.where(reads, state // RATIO, request)
-    _store_c(plan_c_ptr + c_row * 4, compresses, position + 1, token | (older << 16), page_0, page_1)
-    _store_w(plan_w_ptr + w_row * 2, writes, token, state)
-    nothing = tl.full((TOKENS,), -1, tl.int32)
-    _store_c(plan_c_ptr + token * 4, (token >= c_all) & (token < num_q), nothing, nothing + 1, nothing, nothing)
-    _store_w(plan_w_ptr + token * 2, (token >= w_all) & (token < num_q), nothing, nothing)
+    nothing = tl.full((TOKENS,), 0xFFFFFFFF, tl.uint32)
+    page_0 = tl.where(reads, state_before // RATIO, nothing)
+    page_1 = tl.where(reads, state // RATIO, request.to(tl.uint32))
+    _store_c(plan_c_ptr, c_row, compresses, position + 1, token | older << 16, page_0, page_1, WIDE)
+    _store_w(plan_w_ptr, w_row, writes, token, state, WIDE)
+    spare = (token >= (totals >> 20 & 0xFFFFF)) & (token < num_q)
+    _store_c(plan_c_ptr, token, spare, nothing, nothing + 1, nothing, nothing, WIDE)
+    _store_w(plan_w_ptr, token, (token >= totals >> 40) & (token < num_q), nothing, nothing, WIDE)
 
 
 @triton.jit
-def _store_c(record_ptr, live, seq_len, ids, page_0, page_1):
-    tl.store(record_ptr, seq_len, mask=live)
-    tl.store(record_ptr + 1, ids, mask=live)
-    tl.store(record_ptr + 2, page_0, mask=live)
-    tl.store(record_ptr + 3, page_1, mask=live)
+def _ones(bits):
+    """Return how many bits of u32 are 1; the compiler knows this form and uses one instruction."""
+    pairs = bits - (bits >> 1 & 0x55555555)
+    nibbles = (pairs & 0x33333333) + (pairs >> 2 & 0x33333333)
+    return ((nibbles + (nibbles >> 4) & 0x0F0F0F0F) * 0x01010101 >> 24).to(tl.int32)
 
 
 @triton.jit
-def _store_w(record_ptr, live, ragged_id, write_row):
-    tl.store(record_ptr, ragged_id, mask=live)
-    tl.store(record_ptr + 1, write_row, mask=live)
+def _store_c(plan_ptr, row, live, seq_len, ids, page_0, page_1, WIDE: tl.constexpr):
+    if WIDE:
+        words = tl.reshape(tl.join(tl.join(seq_len, page_0), tl.join(ids, page_1)), (row.shape[0], 4))
+        tl.store(plan_ptr + (row * 4)[:, None] + tl.arange(0, 4)[None, :], words, mask=live[:, None])
+    else:
+        tl.store(plan_ptr + row * 4, seq_len, mask=live)
+        tl.store(plan_ptr + row * 4 + 1, ids, mask=live)
+        tl.store(plan_ptr + row * 4 + 2, page_0, mask=live)
+        tl.store(plan_ptr + row * 4 + 3, page_1, mask=live)
+
+
+@triton.jit
+def _store_w(plan_ptr, row, live, ragged_id, write_row, WIDE: tl.constexpr):
+    if WIDE:
+        at = (row * 2)[:, None] + tl.arange(0, 2)[None, :]
+        tl.store(plan_ptr + at, tl.join(ragged_id, write_row), mask=live[:, None])
+    else:
+        tl.store(plan_ptr + row * 2, ragged_id, mask=live)
+        tl.store(plan_ptr + row * 2 + 1, write_row, mask=live)
 
 
 def build_triton(tensors: Tensors) -> Call:
-    """Launch one program for 128 rows of the batch; each sums up all requests, at most 1 024."""
+    """Launch one program for 32 rows of the batch; each sums up all requests, at most 1 024."""
     ring, req, table, states = (tensors[name] for name in ("ring", "req_pool_indices", "req_to_token", "full_to_state"))
     seq_lens, extend_lens, plan_c, plan_w = (tensors[name] for name in ("seq_lens", "extend_lens", "plan_c", "plan_w"))
     batch, num_q = len(req), len(plan_c)
@@ -236,26 +251,21 @@ def build_triton(tensors: Tensors) -> Call:
     expect_prefill_sizes(batch, num_q)
     expect_at_most("batch", batch, MAX_BATCH, "the planner on the device sums up every request in every program")
     c_words, w_words = record_words("plan_c", plan_c), record_words("plan_w", plan_w)
+    requests, programs = triton.next_power_of_2(max(batch, 1)), triton.cdiv(num_q, BLOCK_TOKENS)
+    warps = max(1, requests // WARP_REQUESTS) if programs <= FEW_PROGRAMS else 1
+    arguments = (req, table, table.stride(0), states, seq_lens, extend_lens, c_words, w_words, batch, num_q)
 
     def call() -> None:
         if num_q:
-            _plan_prefill[(triton.cdiv(num_q, BLOCK_TOKENS),)](
-                req,
-                table,
-                table.stride(0),
-                states,
-                seq_lens,
-                extend_lens,
-                c_words,
-                w_words,
-                batch,
-                num_q,
+            _plan_prefill[(programs,)](
+                *arguments,
                 WINDOW=ring.window,
                 PAD=ring.write_pad,
                 **ring.constants(),
                 TOKENS=BLOCK_TOKENS,
-                REQUESTS=BLOCK_REQUESTS,
-                num_warps=4,
+                REQUESTS=requests,
+                WIDE=warps == 1,  # several warps plan the same tokens, and would first exchange a record's words
+                num_warps=warps,
             )
 
     return call
@@ -278,7 +288,7 @@ KERNEL = Kernel(
         Shape(((0, 12), (509, 90), (250, 9), (3, 1)), 0, StateRing(4, 8, 256)),
         Shape(((0, 3), (118, 137), (255, 2)), 5, StateRing(128, 256, 256)),
         Shape(tuple((500 + i, 6) for i in range(25)), 10, StateRing(4, 16, 64)),
-        Shape(tuple((i % 19, 1 + i % 4) for i in range(70)), 3, StateRing(4, 16, 16, request_ring=True)),
+        Shape(tuple((i % 19, 1 + i % 4) for i in range(130)), 3, StateRing(4, 16, 16, request_ring=True)),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,

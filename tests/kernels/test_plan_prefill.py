@@ -251,12 +251,32 @@ def test_a_verify_batch_in_a_bucket_that_it_does_not_fill(triton_device, count, 
     assert by("triton", made, requests, bucket, triton_device) == want
 
 
-BORDERS = [(count, extend) for count in (63, 64, 65, 128, 130) for extend in (1, 2)]
+@pytest.mark.parametrize("ring", [C4_DRAFT, C128], ids=["c4", "c128"])
+@pytest.mark.parametrize("count", [31, 32, 33, 1024])
+def test_a_token_a_request(triton_device, ring, count):
+    """A request begins at every token of a program: the most that it can mark."""
+    requests = batch(*((ring.ratio * 3 - 1 - i % 3, 1) for i in range(count)))
+    made = world(ring, requests)
+    plan_c, plan_w = prefill(made, requests)
+    want = filled(plan_c, count, INVALID_C), filled(plan_w, count, INVALID_W)
+    assert by("triton", made, requests, count, triton_device) == want
+
+
+@pytest.mark.parametrize("first", [30, 31, 32, 33, 63, 64, 65])
+def test_a_request_begins_at_the_border_of_a_program(triton_device, first):
+    requests = batch((5, first), (18, 3), (7, 64))
+    made, rows = world(C4, requests), first + 67
+    plan_c, plan_w = prefill(made, requests)
+    want = filled(plan_c, rows, INVALID_C), filled(plan_w, rows, INVALID_W)
+    assert by("triton", made, requests, rows, triton_device) == want
+
+
+BORDERS = [(count, extend) for count in (1, 31, 32, 33, 64, 65, 128, 129) for extend in (1, 2)] + [(257, 1)]
 
 
 @pytest.mark.parametrize(("count", "extend"), BORDERS, ids=str)
 def test_requests_across_the_blocks_of_the_device(triton_device, count, extend):
-    """Blocks of 64 requests and 128 tokens, with borders inside and between."""
+    """Programs of 32 tokens, with requests that begin and end inside and between; 128 requests a warp."""
     requests = batch(*((i % 9, extend + (i % 3 == 0)) for i in range(count)))
     made, rows = world(C4_DRAFT_REQUEST, requests), sum(r.extend for r in requests) + 1
     plan_c, plan_w = prefill(made, requests)
