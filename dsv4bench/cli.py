@@ -78,6 +78,8 @@ def prefill(
     chunk: options.Chunk = None,
     graph: options.Graph = None,
     graph_mode: options.GraphMode = ["breakable"],
+    breaks: options.Breaks = ["sm100"],
+    break_outputs: options.BreakOutputs = ["copy"],
     reuse: options.Reuse = ["both"],
     kv: options.Kv = ["v41+fp4"],
     compressor: options.Compressor = ["fused"],

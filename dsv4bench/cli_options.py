@@ -39,6 +39,22 @@ GraphMode = Annotated[
     list[str],
     typer.Option("--graph-mode", metavar="MODE", help="breakable (as upstream ships it) or full (best case)."),
 ]
+Breaks = Annotated[
+    list[str],
+    typer.Option(
+        "--breaks",
+        metavar="sm100|hopper|both",
+        help="What runs eagerly between segments: 52 parts, or 48 with whole source steps, as upstream on Hopper.",
+    ),
+]
+BreakOutputs = Annotated[
+    list[str],
+    typer.Option(
+        "--break-outputs",
+        metavar="copy|static|both",
+        help="Breaks return tensors that are copied into static buffers, as upstream, or write them there.",
+    ),
+]
 Reuse = Annotated[
     list[str], typer.Option("--reuse", metavar="on|off|both", help="Reuse the dequant of a shared kv_source.")
 ]

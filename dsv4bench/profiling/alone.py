@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dsv4bench.profiling.capture import capture_full, warm_up
 from dsv4bench.profiling.graphs import Pool
 from dsv4bench.profiling.timing import Call, Clock, Subject
-from dsv4bench.workloads.step import COMPRESS, Piece, Step
+from dsv4bench.workloads.break_forms import COMPRESS
+from dsv4bench.workloads.step import Piece, Step
 
 ROUNDS = 5
 

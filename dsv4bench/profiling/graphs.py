@@ -23,6 +23,7 @@ from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.counting import GraphCounter
 from dsv4bench.profiling.verify import Check, Seen
 from dsv4bench.workloads.batch import Plan
+from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.buckets import Refusal
 from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.forward import Forward
@@ -107,7 +108,7 @@ class Graphs:
 
     def pieces(self, run: CellRun, step: Step, forward: Forward) -> list[Piece]:
         """Return what the forward's graph holds: live rows in a full graph, the bucket's rows otherwise."""
-        return step.live_pieces(forward) if run.full else step.padded_pieces(forward)
+        return step.live_pieces(forward) if run.full else step.padded_pieces(forward, form_of(run.cell.variant))
 
     def checks(self, run: CellRun, step: Step, again: bool) -> Iterator[Check]:
         """Replay each graph with its own forward and with another batch; both must equal eager runs byte for byte.

@@ -23,6 +23,7 @@ from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import Call, Part, Period, Subject, Timing, interleave
 from dsv4bench.profiling.verify import Check, KernelAudit, Seen
 from dsv4bench.ranges import Mark, Silent
+from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.model import reuse_saving
@@ -66,6 +67,10 @@ class GroupRun:
         return tuple(dict.fromkeys(run.cell.variant.compressor for run in self.runs))
 
     @property
+    def _break_copies(self) -> bool:
+        return any(form_of(run.cell.variant).copies for run in self.runs)
+
+    @property
     def _on_gpu(self) -> bool:
         return self.session.device.type == "cuda"
 
@@ -77,7 +82,7 @@ class GroupRun:
         """Allocate pools and buffers, write the prefix, make the steps; a cell whose graph is refused ends here."""
         variant = self.runs[0].cell.variant
         check_choice(parse(variant.provider, self.session.device.type), self.session.device.type)
-        self._prefill = prepare(self.model, variant, self.plan, "torch" in self.compressors)
+        self._prefill = prepare(self.model, variant, self.plan, "torch" in self.compressors, self._break_copies)
         self._graphs = Graphs(self._prefill, self.session.device)
         # reuse off is what every output is compared with, also where only reuse on is measured
         reuses = dict.fromkeys(("off", *(run.cell.variant.reuse for run in self.runs)))

@@ -17,11 +17,12 @@ from dsv4bench.profiling.capture import run_pieces
 from dsv4bench.profiling.digest import Digest, digest, digest_all
 from dsv4bench.ranges import Range
 from dsv4bench.workloads.batch import Batch
+from dsv4bench.workloads.break_forms import TOP_K
 from dsv4bench.workloads.forward import Forward, Gather
 from dsv4bench.workloads.geometry import Geometry, LayerKind
 from dsv4bench.workloads.late_layers import early
 from dsv4bench.workloads.poison import poison_slots
-from dsv4bench.workloads.step import TOP_K, Step
+from dsv4bench.workloads.step import Step
 
 TOPK_RECALL = 0.99  # specification 6.5
 LAYER_TOLERANCE = 2e-2  # of the norm of a layer's attention output: bf16 GEMMs round otherwise at another row count

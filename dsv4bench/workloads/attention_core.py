@@ -12,6 +12,7 @@ import torch
 
 from dsv4bench.kernels.layout import FULL_PAGE
 from dsv4bench.workloads import packed_core
+from dsv4bench.workloads.break_forms import publish, returned
 from dsv4bench.workloads.forward import Forward, Gather
 from dsv4bench.workloads.geometry import LayerKind
 from dsv4bench.workloads.late_layers import packed_ratios
@@ -20,34 +21,40 @@ if TYPE_CHECKING:
     from dsv4bench.workloads.step import Step
 
 
-def attend(step: Step, kind: LayerKind, rows: int) -> None:
-    """Write the attention output of the live rows, and zero the padded ones."""
+def attend(step: Step, kind: LayerKind, rows: int, copies: bool = False) -> None:
+    """Write the attention output of the live rows, by way of a copy if asked for, and zero the padded ones."""
     forward, live = step.forward, step.forward.live
     if kind.layer == 0:
         step.kv_buffer.forget_head()  # a new forward: caches changed since the head was filled
     if step.observer is not None:
         step.observer.layer_input(kind, step.buffers.residual[:live])
-    if live and (step.packed or kind.ratio in packed_ratios(step.variant, forward.batch)):
-        packed_core.attend(step, kind, forward)
-    elif live:
-        indices, lens = _combine(step, kind, forward, live)
-        gather = forward.gathers[kind.ratio]
-        workspace = _fill_workspace(step, kind, forward, gather)
-        step.ops.run(
-            kind,
-            "sparse_attention",
-            "sparse_attention",
-            q=step.buffers.q[:live],
-            kv=workspace,
-            indices=indices,
-            lens=lens,
-            sink=step.weights[kind.layer].sink,
-            scale=step.geometry.attention_scale,
-            out=step.buffers.attention[:live],
-        )
+    if live:
+        static = step.buffers.attention[:live]
+        made = returned(step, static, copies)
+        packed = step.packed or kind.ratio in packed_ratios(step.variant, forward.batch)
+        (packed_core.attend if packed else _attend)(step, kind, forward, made)
+        publish(step, kind, made, static)
     if live < rows:
         with step.ops.within(kind, "zero_padding"):
             step.buffers.attention[live:rows].zero_()
+
+
+def _attend(step: Step, kind: LayerKind, forward: Forward, out: torch.Tensor) -> None:
+    """Write the attention output [live, heads, 512] by way of the workspace."""
+    indices, lens = _combine(step, kind, forward, forward.live)
+    workspace = _fill_workspace(step, kind, forward, forward.gathers[kind.ratio])
+    step.ops.run(
+        kind,
+        "sparse_attention",
+        "sparse_attention",
+        q=step.buffers.q[: forward.live],
+        kv=workspace,
+        indices=indices,
+        lens=lens,
+        sink=step.weights[kind.layer].sink,
+        scale=step.geometry.attention_scale,
+        out=out,
+    )
 
 
 def _combine(step: Step, kind: LayerKind, forward: Forward, live: int) -> tuple[torch.Tensor, torch.Tensor]:

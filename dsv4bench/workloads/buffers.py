@@ -61,6 +61,11 @@ class StepBuffers:
     index_k_rotated: torch.Tensor  # [rows, 128]
     payload: torch.Tensor  # [rows, 64] u8
     scales: torch.Tensor  # [rows, 4] u8
+    break_output: torch.Tensor  # [n] bf16: what a break returns, where that is then copied
+
+    def own(self, out: torch.Tensor) -> torch.Tensor:
+        """Return a tensor of the shape and dtype of `out` that lies in `break_output`."""
+        return self.break_output.view(out.dtype)[: out.numel()].view(out.shape)
 
     @property
     def bytes(self) -> int:
@@ -76,13 +81,21 @@ class StepBuffers:
 
 
 def make_buffers(
-    geometry: Geometry, rows: int, device: torch.device, torch_path: bool, packed: bool = False
+    geometry: Geometry,
+    rows: int,
+    device: torch.device,
+    torch_path: bool,
+    packed: bool = False,
+    break_copies: bool = False,
 ) -> StepBuffers:
-    """Allocate the buffers of `rows` rows; those of the torch path and of packed attention only if asked for."""
+    """Allocate the buffers of `rows` rows; those of torch path, packed attention and break copies only if asked for."""
     dtypes = (torch.bfloat16, torch.float32, torch.int32, torch.int64, torch.uint8)
     bf16, f32, i32, i64, u8 = (partial(torch.zeros, dtype=dtype, device=device) for dtype in dtypes)
     path_rows, packed_rows = rows if torch_path else 0, rows if packed else 0
     heads, index_heads, topk = geometry.heads, geometry.index_heads, geometry.index_topk
+    largest = max(
+        heads * HEAD_DIM, 4 * HEAD_DIM, index_heads * INDEX_DIM
+    )  # attention; kv | score in f32; index queries
     return StepBuffers(
         residual=bf16(rows, geometry.hidden),
         x=bf16(rows, geometry.hidden),
@@ -122,4 +135,5 @@ def make_buffers(
         index_k_rotated=bf16(path_rows, INDEX_DIM),
         payload=u8(path_rows, INDEX_DIM // 2),
         scales=u8(path_rows, INDEX_DIM // 32),
+        break_output=bf16(rows * largest if break_copies else 0),
     )

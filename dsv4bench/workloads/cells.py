@@ -180,10 +180,25 @@ def _check_positions(load: Load, geometry: Geometry) -> None:
 
 def _variants(options: PrefillOptions, shared: Variant) -> list[Variant]:
     """Return the variants of one group: eager before graph, before before after."""
-    modes = [(graph, mode) for graph in options.graph for mode in (options.graph_mode if graph else ("breakable",))]
+    modes = [replace(shared, graph=graph, graph_mode=mode) for graph, mode in _modes(options)]  # type: ignore[arg-type]
+    forms = [form for mode in modes for form in _forms(options, mode)]
     return [
-        replace(shared, reuse=reuse, compressor=compressor, graph=graph, graph_mode=mode)  # type: ignore[arg-type]
-        for (graph, mode), compressor, reuse in product(modes, options.compressor, options.reuse)
+        replace(form, reuse=reuse, compressor=compressor)  # type: ignore[arg-type]
+        for form, compressor, reuse in product(forms, options.compressor, options.reuse)
+    ]
+
+
+def _modes(options: PrefillOptions) -> list[tuple[bool, str]]:
+    return [(graph, mode) for graph in options.graph for mode in (options.graph_mode if graph else ("breakable",))]
+
+
+def _forms(options: PrefillOptions, mode: Variant) -> list[Variant]:
+    """Return a launch mode in every form of breaks; one that has none, once."""
+    if not mode.breakable:
+        return [mode]
+    return [
+        replace(mode, breaks=breaks, break_outputs=outputs)  # type: ignore[arg-type]
+        for breaks, outputs in product(options.breaks, options.break_outputs)
     ]
 
 

@@ -13,6 +13,7 @@ from dsv4bench.errors import UsageError
 from dsv4bench.kernels.layout import FULL_PAGE, ROPE_DIM
 from dsv4bench.units import GIB, KIB, format_bytes
 from dsv4bench.workloads.batch import Batch, equal_requests
+from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.buffers import make_buffers
 from dsv4bench.workloads.cells import UNIFORM, Cell, Group, Load
 from dsv4bench.workloads.model import BF16_BYTES, ROW_BYTES, compressed_rows, swa_rows, weight_bytes
@@ -51,7 +52,7 @@ def estimate(group: Group) -> Memory:
     empty = torch.empty(0, device=META)
     pools = make_pools(geometry, cell.variant.kv, PageTables(empty, empty, full_pages, swa_pages, extents), META)
     torch_path = any(one.variant.compressor == "torch" for one in group)
-    buffers = make_buffers(geometry, rows, META, torch_path, packed=cell.variant.path == "recipe")
+    buffers = make_buffers(geometry, rows, META, torch_path, cell.variant.path == "recipe", _break_copies(group))
     visible = max((extent.end // ratio for extent in extents for ratio in geometry.compressed_ratios), default=0)
     return Memory(
         weights_bytes=weight_bytes(geometry),
@@ -71,7 +72,14 @@ def _tail_bytes(cell: Cell, group: Group) -> int:
     window, slots = cell.geometry.window, len(cell.load.requests)
     batches = (batch for one in group for forward in one.run_forwards for batch in forward)
     rows = max(batch.tail(window, slots).rows for batch in batches)
-    return make_buffers(cell.geometry, rows, META, torch_path=False, packed=True).bytes
+    return make_buffers(
+        cell.geometry, rows, META, torch_path=False, packed=True, break_copies=_break_copies(group)
+    ).bytes
+
+
+def _break_copies(group: Group) -> bool:
+    """Return whether any cell copies what breaks return."""
+    return any(form_of(cell.variant).copies for cell in group)
 
 
 def _workspaces(group: Group) -> int:

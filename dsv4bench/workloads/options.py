@@ -12,7 +12,18 @@ from dsv4bench.errors import UsageError
 from dsv4bench.workloads.axis import number_axis, word_axis
 from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI, Geometry, geometry
 from dsv4bench.workloads.providers import choice
-from dsv4bench.workloads.variant import COMPRESSORS, FAULTS, GRAPH_MODES, PATHS, REPLAYS, REUSE, KVPair, kv_pair
+from dsv4bench.workloads.variant import (
+    BREAK_OUTPUTS,
+    BREAKS,
+    COMPRESSORS,
+    FAULTS,
+    GRAPH_MODES,
+    PATHS,
+    REPLAYS,
+    REUSE,
+    KVPair,
+    kv_pair,
+)
 
 Texts = str | Sequence[str]  # one axis, or one per repetition of the flag; empty where the flag was not given
 
@@ -36,6 +47,8 @@ class PrefillArguments:
     chunk: Texts = ""
     graph: bool | None = None
     graph_mode: Texts = "breakable"
+    breaks: Texts = "sm100"
+    break_outputs: Texts = "copy"
     reuse: Texts = "both"
     kv: Texts = "v41+fp4"
     compressor: Texts = "fused"
@@ -67,6 +80,8 @@ class PrefillOptions:
     chunk: tuple[int, ...]
     graph: tuple[bool, ...]
     graph_mode: tuple[str, ...]
+    breaks: tuple[str, ...]
+    break_outputs: tuple[str, ...]
     reuse: tuple[str, ...]
     kv: tuple[KVPair, ...]
     compressor: tuple[str, ...]
@@ -100,6 +115,8 @@ def prefill_options(typed: PrefillArguments) -> PrefillOptions:
         chunk=number_axis("--chunk", typed.chunk or str(CHUNK // divide)),
         graph=(False, True) if typed.graph is None else (typed.graph,),
         graph_mode=word_axis("--graph-mode", typed.graph_mode, GRAPH_MODES),
+        breaks=word_axis("--breaks", typed.breaks, BREAKS, every="both"),
+        break_outputs=word_axis("--break-outputs", typed.break_outputs, BREAK_OUTPUTS, every="both"),
         reuse=reuse,
         kv=tuple(kv_pair(word) for word in _words(typed.kv)),
         compressor=word_axis("--compressor", typed.compressor, COMPRESSORS, every="both"),

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from dsv4bench.workloads.step import Step
 
 
-def attend(step: Step, kind: LayerKind, forward: Forward) -> None:
-    """Write the attention output of the live rows of a layer of ratio 1 or 2."""
+def attend(step: Step, kind: LayerKind, forward: Forward, out: torch.Tensor) -> None:
+    """Write the attention output [live, heads, 512] of a layer of ratio 1 or 2."""
     live, buffers = forward.live, step.buffers
     if kind.layer == _first(step, forward):
         _window_slots(step, kind, forward)
@@ -45,7 +45,7 @@ def attend(step: Step, kind: LayerKind, forward: Forward) -> None:
         extra_layout=compressed["layout"],
         sink=step.weights[kind.layer].sink,
         scale=step.geometry.attention_scale,
-        out=buffers.attention[:live],
+        out=out,
     )
 
 

@@ -58,11 +58,13 @@ class Prefill:
         return make_forward(self.model.geometry, self.pools.tables, batch, seed, self.tail is not None)
 
 
-def _tail(geometry: Geometry, tables: PageTables, forwards: list[Forward]) -> tuple[StepBuffers, RowInputs]:
+def _tail(
+    geometry: Geometry, tables: PageTables, forwards: list[Forward], break_copies: bool
+) -> tuple[StepBuffers, RowInputs]:
     """Allocate what the late layers of any forward need."""
     rows = max(forward.tail.batch.rows for forward in forwards if forward.tail is not None)
     device = tables.page_table.device
-    buffers = make_buffers(geometry, rows, device, torch_path=False, packed=True)
+    buffers = make_buffers(geometry, rows, device, torch_path=False, packed=True, break_copies=break_copies)
     return buffers, static_inputs(geometry, tables, rows, hidden=False)
 
 
@@ -77,9 +79,10 @@ def extents_of(plan: Plan) -> tuple[Extent, ...]:
     return tuple(Extent(first[i], last[i]) for i in range(len(first)))
 
 
-def prepare(model: Model, variant: Variant, plan: Plan, torch_path: bool) -> Prefill:
-    """Allocate and fill what the cells of one group share; `torch_path` adds the buffers of that compressor.
+def prepare(model: Model, variant: Variant, plan: Plan, torch_path: bool, break_copies: bool = False) -> Prefill:
+    """Allocate and fill what the cells of one group share.
 
+    `torch_path` adds the buffers of that compressor, `break_copies` that of what breaks return.
     Of `variant` only the switches that all cells of a group share are read: KV pair, provider, replay and path.
     """
     geometry, device, replay = model.geometry, model.device, variant.replay == "on"
@@ -98,10 +101,10 @@ def prepare(model: Model, variant: Variant, plan: Plan, torch_path: bool) -> Pre
     return Prefill(
         model=model,
         pools=pools,
-        buffers=make_buffers(geometry, rows, device, torch_path, packed=variant.path == "recipe"),
+        buffers=make_buffers(geometry, rows, device, torch_path, variant.path == "recipe", break_copies),
         inputs=static_inputs(geometry, tables, rows),
         freqs=freqs,
         forwards=forwards,
         capacity={ratio: max(f.visible[ratio] for f in every) for ratio in geometry.compressed_ratios},
-        tail=_tail(geometry, tables, every) if replay else None,
+        tail=_tail(geometry, tables, every, break_copies) if replay else None,
     )

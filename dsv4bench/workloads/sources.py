@@ -13,6 +13,7 @@ import torch
 
 from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM
 from dsv4bench.units import GIB
+from dsv4bench.workloads.break_forms import publish, returned
 from dsv4bench.workloads.geometry import LayerKind
 from dsv4bench.workloads.pools import RING_ROWS
 
@@ -23,10 +24,24 @@ if TYPE_CHECKING:
 LOGITS_BYTES = GIB  # budget of one tile of logits (specification 6.5, torch path)
 
 
-def project(step: Step, kind: LayerKind, rows: int) -> None:
+def source_step(step: Step, kind: LayerKind, _rows: int) -> None:
+    """Run all that a source layer adds over the live rows, and over no others: no segment reads what it leaves."""
+    live = step.forward.live
+    if not live:
+        return
+    project(step, kind, live)
+    if kind.owns_kv:
+        compress(step, kind, live)
+    if kind.owns_index:
+        index_queries(step, kind, live)
+        select(step, kind, live, captured=False)
+
+
+def project(step: Step, kind: LayerKind, rows: int, copies: bool = False) -> None:
     """Run the source projections at the live row count and zero the rows past it (steps 6 and 9, the GEMMs).
 
-    cuBLAS picks kernels by row count, so a padded GEMM would round otherwise than the eager one (6.6).
+    cuBLAS picks kernels by row count, so a padded GEMM would round otherwise than the eager one (6.6). With `copies`
+    each is made apart and copied into its static buffer.
     """
     ops, buffers, weights, live = step.ops, step.buffers, step.weights[kind.layer], step.forward.live
     x, q_lora = buffers.x[:live], buffers.q_lora[:live]
@@ -40,7 +55,9 @@ def project(step: Step, kind: LayerKind, rows: int) -> None:
         products.append(("index_weights_proj", x, weights.index.heads, buffers.index_weights_raw))
     for op, source, weight, out in products:
         if live:  # a GEMM of zero rows must not be launched
-            ops.matmul(kind, op, source, weight, out[:live])
+            made = returned(step, static := out[:live], copies)
+            ops.matmul(kind, op, source, weight, made)
+            publish(step, kind, made, static)
         if live < rows:
             with ops.within(kind, "zero_padding"):
                 out[live:rows].zero_()
@@ -220,17 +237,18 @@ def index_queries(step: Step, kind: LayerKind, rows: int) -> None:
     )
 
 
-def select(step: Step, kind: LayerKind, rows: int) -> None:
+def select(step: Step, kind: LayerKind, rows: int, captured: bool = True) -> None:
     """Score the visible positions and keep each row's top-k, tile by tile of the logits budget (step 9).
 
-    A full layer runs at the live rows and its forward's longest request; a candidate consumer, which upstream captures,
+    A full layer runs at the live rows and its forward's longest request; a candidate consumer, which may be `captured`,
     over all rows and the capacity. Where the published blocks cover every position, filtering would change nothing and
     is skipped.
     """
     consumer = kind.candidates == "consume"
-    live = rows if consumer else step.forward.live
+    fixed = consumer and captured
+    live = rows if fixed else step.forward.live
     blocks, block = step.geometry.candidate_blocks, step.geometry.candidate_block
-    columns = step.capacity[kind.ratio] if consumer else step.forward.visible[kind.ratio]
+    columns = step.capacity[kind.ratio] if fixed else step.forward.visible[kind.ratio]
     filtered = consumer and columns > blocks * block
     columns = blocks * block if filtered else max(-(-columns // 64) * 64, 64)
     tile = max(1, LOGITS_BYTES // (2 * columns))

@@ -1,9 +1,8 @@
 """The 40-layer attention forward as a list of pieces, in the order of the specification (6.1).
 
-A piece is a segment (fixed rows, capturable) or a break (runs eagerly between segments, at the live row count), as
-upstream's breakable prefill graph has them (6.6, SM100 form): the attention cores, the source projections and the full
-top-k layers are breaks. An eager step runs all pieces; a breakable graph captures the segments; a full graph captures
-everything.
+A piece is a segment (fixed rows, capturable) or a break (runs eagerly between segments, at the live row count);
+`break_forms.py` says which is which. An eager step runs all pieces; a breakable graph captures the segments; a full
+graph captures everything.
 """
 
 from __future__ import annotations
@@ -11,12 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM
 from dsv4bench.workloads import attention_core, sources
+from dsv4bench.workloads.break_forms import (
+    ATTENTION,
+    COMPRESS,
+    EAGER,
+    INDEX_QUERIES,
+    INPUT,
+    OUTPUT,
+    PROJECT,
+    SOURCE_PROJECTIONS,
+    SOURCE_STEP,
+    TOP_K,
+    Form,
+    Where,
+    layer_parts,
+    source_parts,
+)
 from dsv4bench.workloads.buffers import StepBuffers
 from dsv4bench.workloads.forward import Forward, Gather, RowInputs
 from dsv4bench.workloads.geometry import LayerKind
@@ -29,15 +44,6 @@ from dsv4bench.workloads.weights import Model
 
 SOURCE_NORM = "source norm"
 ENTER_TAIL = "enter tail"
-# the parts of a layer, in the order in which they run
-INPUT = "input"
-PROJECT = "project"
-SOURCE_PROJECTIONS = "source projections"
-COMPRESS = "compress"
-INDEX_QUERIES = "index queries"
-TOP_K = "top-k"
-ATTENTION = "attention"
-OUTPUT = "output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Piece:
     """
 
     part: str
-    kind: Literal["segment", "break"]
+    kind: Where
     run: Callable[[], None]
     layer: int | None = None
 
@@ -126,17 +132,17 @@ class Step:
         """Return the pieces of a step over a forward's live rows."""
         return self.pieces(forward.live, forward.tail.live if forward.tail else 0)
 
-    def padded_pieces(self, forward: Forward) -> list[Piece]:
+    def padded_pieces(self, forward: Forward, form: Form = EAGER) -> list[Piece]:
         """Return the pieces of a step over all rows of a forward, padding included."""
-        return self.pieces(forward.batch.rows, forward.tail.batch.rows if forward.tail else 0)
+        return self.pieces(forward.batch.rows, forward.tail.batch.rows if forward.tail else 0, form)
 
-    def pieces(self, rows: int, tail_rows: int = 0) -> list[Piece]:
+    def pieces(self, rows: int, tail_rows: int = 0, form: Form = EAGER) -> list[Piece]:
         """Return the pieces of a step over the first `rows` rows of the buffers, and `tail_rows` of the tail's."""
-        found = [piece for kind in early(self.geometry, self.variant) for piece in self.layer(kind, rows)]
+        found = [piece for kind in early(self.geometry, self.variant) for piece in self.layer(kind, rows, form)]
         if self.tail is None or not rows:
             return found
-        found += self.tail_pieces(rows, tail_rows)
-        return found + [piece for kind in self.late_layers for piece in self.tail.layer(kind, tail_rows)]
+        found += self.tail_pieces(rows, tail_rows, form)
+        return found + [piece for kind in self.late_layers for piece in self.tail.layer(kind, tail_rows, form)]
 
     @property
     def late_layers(self) -> tuple[LayerKind, ...]:
@@ -144,23 +150,25 @@ class Step:
         first, *rest = late(self.geometry, self.variant)
         return (replace(first, owns_kv=False), *rest)
 
-    def tail_pieces(self, rows: int, tail_rows: int) -> list[Piece]:
+    def tail_pieces(self, rows: int, tail_rows: int, form: Form = EAGER) -> list[Piece]:
         """Return what lies between early and late layers: all rows of the last source, then the tail's inputs."""
         first = replace(late(self.geometry, self.variant)[0], owns_index=False)
-        made: list[tuple[str, Literal["segment", "break"], Callable[[Step, LayerKind, int], None]]] = [
-            (SOURCE_NORM, "segment", _input_norm),
-            (SOURCE_PROJECTIONS, "break", sources.project),
-            (COMPRESS, "segment", sources.compress),
-        ]
-        found = [Piece(part, where, partial(run, self, first, rows), first.layer) for part, where, run in made]
-        return [*found, Piece(ENTER_TAIL, "break", partial(_enter_tail, self, first, tail_rows), first.layer)]
+        made: list[tuple[str, Where]] = [(SOURCE_NORM, "segment"), *source_parts(first, form)]
+        found = [self._piece(part, where, first, rows, form) for part, where in made]
+        return [*found, self._piece(ENTER_TAIL, "break", first, tail_rows, form)]
 
-    def layer(self, kind: LayerKind, rows: int) -> list[Piece]:
+    def layer(self, kind: LayerKind, rows: int, form: Form = EAGER) -> list[Piece]:
         """Return the pieces of one layer over the first `rows` rows; layer 0 takes in the hidden states first.
 
         There are none without rows: a rank that sits an eager step out launches nothing.
         """
-        return _layer_pieces(self, kind, rows) if rows else []
+        parts = layer_parts(kind, form) if rows else ()
+        return [self._piece(part, where, kind, rows, form) for part, where in parts]
+
+    def _piece(self, part: str, where: Where, kind: LayerKind, rows: int, form: Form) -> Piece:
+        if part in _RETURNING:
+            return Piece(part, where, partial(_RETURNING[part], self, kind, rows, form.copies), kind.layer)
+        return Piece(part, where, partial(_PARTS[part], self, kind, rows), kind.layer)
 
     def compressed(self, kind: LayerKind) -> dict[str, Any]:
         """Return what a dequant of a layer's compressed rows reads: cache, page size and layout."""
@@ -184,26 +192,6 @@ class Step:
         if self.tail is not None and forward.tail is not None:
             return self.tail.output(forward.tail.live)
         return self.output(forward.live)
-
-
-def _layer_pieces(step: Step, kind: LayerKind, rows: int) -> list[Piece]:
-    def piece(part: str, where: Literal["segment", "break"], run: Callable[[Step, LayerKind, int], None]) -> Piece:
-        return Piece(part, where, partial(run, step, kind, rows), kind.layer)
-
-    found = [piece(INPUT, "segment", _input)] if kind.layer == 0 else []
-    found.append(piece(PROJECT, "segment", _project))
-    if kind.owns_kv or kind.owns_index:
-        found.append(piece(SOURCE_PROJECTIONS, "break", sources.project))
-    if kind.owns_kv:
-        found.append(piece(COMPRESS, "segment", sources.compress))
-    if kind.owns_index:
-        found.append(piece(INDEX_QUERIES, "segment", sources.index_queries))
-        # candidate consumers score a bounded number of positions, so upstream captures them
-        where: Literal["segment", "break"] = "segment" if kind.candidates == "consume" else "break"
-        found.append(piece(TOP_K, where, sources.select))
-    found.append(piece(ATTENTION, "break", attention_core.attend))
-    found.append(piece(OUTPUT, "segment", _output))
-    return found
 
 
 def _input(step: Step, kind: LayerKind, rows: int) -> None:
@@ -276,3 +264,21 @@ def _output(step: Step, kind: LayerKind, rows: int) -> None:
         torch.bmm(attention.view(rows, groups, -1).transpose(0, 1), weights.output_a, out=output_a.transpose(0, 1))
     with ops.within(kind, "o_proj_b"):
         buffers.residual[:rows].addmm_(output_a.view(rows, -1), weights.output_b)
+
+
+_PARTS: dict[str, Callable[[Step, LayerKind, int], None]] = {
+    INPUT: _input,
+    PROJECT: _project,
+    SOURCE_NORM: _input_norm,
+    SOURCE_STEP: sources.source_step,
+    COMPRESS: sources.compress,
+    INDEX_QUERIES: sources.index_queries,
+    TOP_K: sources.select,
+    ENTER_TAIL: _enter_tail,
+    OUTPUT: _output,
+}
+# breaks that return tensors, which a graph copies into static ones
+_RETURNING: dict[str, Callable[[Step, LayerKind, int, bool], None]] = {
+    SOURCE_PROJECTIONS: sources.project,
+    ATTENTION: attention_core.attend,
+}

@@ -1,4 +1,4 @@
-"""The switches that make a before and an after: KV formats, reuse, compressor, graph, provider, planted fault."""
+"""The switches that make a before and an after: KV formats, reuse, compressor, graph, its breaks, provider, fault."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ COMPRESSORS = ("torch", "fused")
 GRAPH_MODES = ("breakable", "full")
 REPLAYS = ("off", "on")
 PATHS = ("sparse", "recipe")
+BREAKS = ("sm100", "hopper")
+BREAK_OUTPUTS = ("copy", "static")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,19 @@ class Variant:
     fault: str | None = None
     replay: Literal["off", "on"] = "off"
     path: Literal["sparse", "recipe"] = "sparse"
+    breaks: Literal["sm100", "hopper"] = "sm100"
+    break_outputs: Literal["copy", "static"] = "copy"
+
+    @property
+    def breakable(self) -> bool:
+        """Whether segments are captured with breaks between them."""
+        return self.graph and self.graph_mode == "breakable"
 
     def switches(self) -> dict[str, str | bool | None]:
-        """Return the switches by their command-line names and values; `graph` is true or false."""
+        """Return the switches by their command-line names and values.
+
+        `graph` is true or false; what is said of breaks is None where there are none.
+        """
         return {
             "kv": self.kv.name,
             "reuse": self.reuse,
@@ -77,4 +89,6 @@ class Variant:
             "fault": self.fault,
             "replay": self.replay,
             "path": self.path,
+            "breaks": self.breaks if self.breakable else None,
+            "break-outputs": self.break_outputs if self.breakable else None,
         }

@@ -10,6 +10,7 @@ from dsv4bench.profiling import counting, verify
 from dsv4bench.profiling.capture import STATIC
 from dsv4bench.profiling.capture_ledger import CaptureLedger
 from dsv4bench.profiling.graphs import NO_GRAPH, Graphs, Pool, open_pool, padded_plan
+from dsv4bench.workloads.break_forms import EAGER, Form
 from tests.profiling.fake_gpu import fake_gpu
 from tests.profiling.small_groups import allocated, group, requests_file
 
@@ -213,11 +214,12 @@ def test_a_full_graph_is_compared_by_its_output_alone_and_holds_live_rows(gpu, m
 
 
 def test_a_full_graph_holds_live_rows_where_a_breakable_one_holds_its_bucket(gpu, monkeypatch):
-    run = on_gpu(monkeypatch, extend="7", graph_mode="full,breakable")
+    run = on_gpu(monkeypatch, extend="7", graph_mode="full,breakable", breaks="hopper")
     step = run.steps["on", "fused"]
-    monkeypatch.setattr(step, "pieces", lambda rows, tail_rows: f"pieces of {rows} rows")
+    monkeypatch.setattr(step, "pieces", lambda rows, tail_rows, form=EAGER: (rows, form))
     (forward,) = run.prefill.all_forwards()
-    assert [run.graphs.pieces(cell, step, forward) for cell in run.runs] == ["pieces of 7 rows", "pieces of 8 rows"]
+    found = [run.graphs.pieces(cell, step, forward) for cell in run.runs]
+    assert found == [(7, Form("sm100")), (8, Form("hopper", copies=True))]
 
 
 def test_a_stale_graph_of_a_gpu_is_wrong(gpu, monkeypatch):

@@ -58,8 +58,11 @@ def test_a_record_says_what_ran_by_the_names_of_the_command_line(uniform):
         "dep-simulated": 1,
         "seed": 0,
     }
+    breaks = {False: {"breaks": None, "break-outputs": None}, True: {"breaks": "sm100", "break-outputs": "copy"}}
     assert [one.variant for one in uniform] == [
-        {**switches, "graph": graph, "reuse": reuse} for graph in (False, True) for reuse in ("off", "on")
+        {**switches, **breaks[graph], "graph": graph, "reuse": reuse}
+        for graph in (False, True)
+        for reuse in ("off", "on")
     ]
     assert {one.geometry for one in uniform} == {"tiny"}
     assert {one.ranks for one in uniform} == {1}

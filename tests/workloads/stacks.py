@@ -88,9 +88,9 @@ def batch(*requests, bucket=None):
     return made if bucket is None else made.padded(bucket)
 
 
-def cell(geometry, *batches, kv="v41+fp4", torch_path=False, exact=False, seed=0, **switches):
+def cell(geometry, *batches, kv="v41+fp4", torch_path=False, exact=False, seed=0, break_copies=False, **switches):
     """Prepare a cell of one rank whose forwards are `batches`."""
-    return prepare(model_of(geometry, exact, seed), variant(kv=kv, **switches), (batches,), torch_path)
+    return prepare(model_of(geometry, exact, seed), variant(kv=kv, **switches), (batches,), torch_path, break_copies)
 
 
 @cache

@@ -43,6 +43,16 @@ def test_an_eager_cell_does_not_vary_by_graph_mode():
     ]
 
 
+def test_only_a_breakable_graph_varies_by_its_breaks():
+    (group,) = planned(reuse="on", graph_mode="full,breakable", breaks="both", break_outputs="both")
+    found = [(cell.variant.graph, cell.variant.switches()["breaks"], cell.variant.switches()["break-outputs"])
+             for cell in group]  # fmt: skip
+    both = [(True, breaks, outputs) for breaks in ("sm100", "hopper") for outputs in ("copy", "static")]
+    assert found == [(False, None, None), (True, None, None), *both]
+    assert len({cell.group for cell in group}) == 1
+    assert len({cell.key("c") for cell in group}) == 6
+
+
 def test_the_product_of_the_axes():
     groups = planned(batch="1,2", extend="4,8", prefix="0,120", kv="v4,v41", chunk="64,128", dep_simulated="1,2")
     assert len(groups) == 2**6
@@ -118,6 +128,8 @@ SWITCHES = {
     "compressor": replace(CELL, variant=Variant(compressor="torch")),
     "graph": replace(CELL, variant=Variant(graph=True)),
     "graph mode": replace(CELL, variant=Variant(graph=True, graph_mode="full")),
+    "breaks": replace(CELL, variant=Variant(graph=True, breaks="hopper")),
+    "break outputs": replace(CELL, variant=Variant(graph=True, break_outputs="static")),
 }
 
 

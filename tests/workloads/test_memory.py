@@ -52,8 +52,19 @@ def test_a_long_prompt_is_chunked():
 
 def test_a_graph_needs_the_rows_of_its_bucket():
     eager = uniform_cell(1, 4100, 0)
-    graph = replace(eager, variant=Variant(graph=True))  # bucket 4608
+    graph = replace(eager, variant=Variant(graph=True, break_outputs="static"))  # bucket 4608
     assert estimate((eager, graph)).buffer_bytes * 4100 == estimate((eager,)).buffer_bytes * 4608
+
+
+@pytest.mark.parametrize(("replay", "rows"), [("off", 4608), ("on", 4608 + 128)])
+def test_what_breaks_return_takes_one_attention_output(replay, rows):
+    """64 heads of 512 channels in bf16, 64 KiB a row (specification 6.6); the rows of a tail have their own."""
+    copy, static = (
+        uniform_cell(1, 4100, 0, variant=Variant(graph=True, replay=replay, break_outputs=outputs))
+        for outputs in ("copy", "static")
+    )
+    found = [estimate(group).buffer_bytes for group in ((copy,), (static, copy), (static,))]
+    assert found[:2] == [found[2] + rows * 64 * 1024] * 2
 
 
 def test_logits_are_tiled():

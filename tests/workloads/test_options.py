@@ -32,6 +32,7 @@ def test_defaults_on_a_gpu(with_cuda):
     assert (found.batch, found.extend, found.prefix) == ((1, 2, 4, 8, 16, 32, 64), (1024,), (8192,))
     assert (found.chunk, found.ranks, found.graph, found.graph_mode) == ((8192,), (1,), (False, True), ("breakable",))
     assert (found.reuse, found.kv, found.compressor) == (("off", "on"), (KV_PAIRS["v41+fp4"],), ("fused",))
+    assert (found.breaks, found.break_outputs) == (("sm100",), ("copy",))
     assert (found.provider, found.samples, found.quick, found.fault) == (("triton",), None, False, None)
     assert found.notes == ()
 
@@ -86,6 +87,8 @@ def test_switches_of_several_values():
         device="cpu",
         kv=["v4,v41", "v41+fp4"],
         graph_mode="full,breakable",
+        breaks="hopper,sm100",
+        break_outputs="both",
         compressor="both",
         reuse="on,off",
         provider="torch,auto",
@@ -100,6 +103,7 @@ def test_switches_of_several_values():
         ("torch", "fused"),
         ("on", "off"),
     )
+    assert (found.breaks, found.break_outputs) == (("hopper", "sm100"), ("copy", "static"))
     assert found.provider == ("torch",)
     assert [model.name for model in found.geometry] == ["v41-flash-mini", "v41-flash"]
     assert (found.ranks, found.fault, found.samples) == ((1, 2, 4), "wrong-row", 3)
@@ -123,6 +127,8 @@ def test_switches_of_several_values():
         ({"reuse": "maybe"}, "--reuse maybe: not known"),
         ({"graph_mode": "ful"}, "did you mean 'full'"),
         ({"compressor": "fuse"}, "did you mean 'fused'"),
+        ({"breaks": "hoper"}, "--breaks hoper: not known (did you mean 'hopper'?); known: sm100, hopper, both"),
+        ({"break_outputs": "copies"}, "--break-outputs copies: not known (did you mean 'copy'?)"),
         ({"geometry": "v41"}, "--geometry v41: no such geometry"),
         (
             {"fault": "wrong-row", "reuse": "off"},

@@ -51,4 +51,6 @@ def test_switches_carry_command_line_names():
         "fault": "wrong-row",
         "replay": "off",
         "path": "sparse",
+        "breaks": None,
+        "break-outputs": None,
     }

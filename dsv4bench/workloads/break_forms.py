@@ -1,0 +1,98 @@
+"""Which parts of a layer are breaks in a breakable prefill graph, and what a break's output costs (specification 6.6).
+
+`sm100`: attention cores, source projections and full top-k layers are breaks; the compressor and the index kernels lie
+in segments. `hopper`: the whole source step is one break over the live rows. Upstream has one break more, Engram's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from dsv4bench.workloads.geometry import Geometry, LayerKind
+from dsv4bench.workloads.variant import Variant
+
+if TYPE_CHECKING:
+    from dsv4bench.workloads.step import Step
+
+Where = Literal["segment", "break"]
+# the parts of a layer, in the order in which they run
+INPUT = "input"
+PROJECT = "project"
+SOURCE_PROJECTIONS = "source projections"
+COMPRESS = "compress"
+INDEX_QUERIES = "index queries"
+TOP_K = "top-k"
+SOURCE_STEP = "source step"  # the four above in one
+ATTENTION = "attention"
+OUTPUT = "output"
+
+BREAK_COPY = "break_copy"  # the operation
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How pieces are cut: `breaks` as above, and whether breaks return tensors that are copied into static buffers."""
+
+    breaks: Literal["sm100", "hopper"] = "sm100"
+    copies: bool = False
+
+
+# a break that nothing is captured around copies nothing
+EAGER = Form()
+
+
+def form_of(variant: Variant) -> Form:
+    """Return the form of a variant's pieces; only a breakable graph has breaks, and copies of what they return."""
+    return Form(variant.breaks, variant.break_outputs == "copy") if variant.breakable else EAGER
+
+
+def layer_parts(kind: LayerKind, form: Form) -> Iterator[tuple[str, Where]]:
+    """Yield the parts of a layer in order, and whether a graph may capture each."""
+    if kind.layer == 0:
+        yield INPUT, "segment"
+    yield PROJECT, "segment"
+    yield from source_parts(kind, form)
+    yield ATTENTION, "break"
+    yield OUTPUT, "segment"
+
+
+def source_parts(kind: LayerKind, form: Form) -> Iterator[tuple[str, Where]]:
+    """Yield what a source layer adds; nothing for any other layer."""
+    if not (kind.owns_kv or kind.owns_index):
+        return
+    if form.breaks == "hopper":
+        yield SOURCE_STEP, "break"
+        return
+    yield SOURCE_PROJECTIONS, "break"
+    if kind.owns_kv:
+        yield COMPRESS, "segment"
+    if kind.owns_index:
+        yield INDEX_QUERIES, "segment"
+        # candidate consumers score a bounded number of positions, so upstream captures them
+        yield TOP_K, "segment" if kind.candidates == "consume" else "break"
+
+
+def breaks_of(geometry: Geometry, form: Form) -> dict[str, int]:
+    """Return how many breaks of each part all layers have together, late layers not replayed."""
+    parts = (part for kind in geometry.layers for part, where in layer_parts(kind, form) if where == "break")
+    return dict(Counter(parts))
+
+
+def returned(step: Step, out: torch.Tensor, copies: bool) -> torch.Tensor:
+    """Return where a break writes what is to stand in the static `out`: with copies a tensor of its own.
+
+    That is memory of one buffer, which every break uses anew: no allocation is timed.
+    """
+    return step.buffers.own(out) if copies else out
+
+
+def publish(step: Step, kind: LayerKind, made: torch.Tensor, out: torch.Tensor) -> None:
+    """Copy what a break returned into the static `out`, unless it was written there."""
+    if made is not out:
+        with step.ops.within(kind, BREAK_COPY):
+            out.copy_(made)
