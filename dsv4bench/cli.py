@@ -80,6 +80,7 @@ def prefill(
     graph_mode: options.GraphMode = ["breakable"],
     breaks: options.Breaks = ["sm100"],
     break_outputs: options.BreakOutputs = ["copy"],
+    buckets: options.Buckets = "",
     reuse: options.Reuse = ["both"],
     kv: options.Kv = ["v41+fp4"],
     compressor: options.Compressor = ["fused"],

@@ -55,6 +55,14 @@ BreakOutputs = Annotated[
         help="Breaks return tensors that are copied into static buffers, as upstream, or write them there.",
     ),
 ]
+Buckets = Annotated[
+    str,
+    typer.Option(
+        "--buckets",
+        metavar="LIST",
+        help="Rows of a breakable graph, ascending: 64,128,8192. [upstream's, up to --chunk]",
+    ),
+]
 Reuse = Annotated[
     list[str], typer.Option("--reuse", metavar="on|off|both", help="Reuse the dequant of a shared kv_source.")
 ]

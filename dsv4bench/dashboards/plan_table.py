@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsv4bench.dashboards.cells import grouped
-from dsv4bench.dashboards.table import Cell, Column, Table, cell
+from dsv4bench.dashboards.table import Cell, Column, Table, cell, joined
 from dsv4bench.results.compare import NOT_RESOLVABLE
 from dsv4bench.units import NS_PER_US, format_bytes, format_in_unit, format_ns, format_percent
 
@@ -15,7 +15,7 @@ Planned = Mapping[str, Any]
 BATCH = {"requests": "batch", "rows": "rows", "forwards": "fwd"}
 # an axis is a column to be read where it varies, and is named under the table where it does not; CSV holds every one
 LOAD_AXES = {name: name for name in ("geometry", "extend", "prefix", "chunk", "ranks", "kv", "fault")}
-HOW_AXES = {"compressor": "compr", "provider": "provider"}
+HOW_AXES = {"breaks": "breaks", "break_outputs": "outputs", "compressor": "compr", "provider": "provider"}
 MODE = {"mode": "mode", "reuse": "reuse"}
 WORDS = ("geometry", "kv", "fault", *HOW_AXES, *MODE)
 # most paired differences measured on an H200 have an interval wider than this share of the step (results/)
@@ -37,12 +37,14 @@ def _cell_table(planned: Sequence[Planned], notes: Sequence[str]) -> Table:
     axes = {**BATCH, **LOAD_AXES, **MODE, **HOW_AXES}
     columns = (
         *_columns(axes, planned),
+        Column("bucket", ("buckets",)),
+        Column("pads", ("padded_rows",)),
         *(Column(name, (f"{name}_ns",)) for name in ("step", "cell")),
         Column("memory", ("memory_bytes",)),
         Column("", ("status",)),
         Column("", ("label",)),
     )
-    rows = tuple((*(cell(one[name]) for name in axes), *_figures(one)) for one in planned)
+    rows = tuple((*(cell(one[name]) for name in axes), *_padding(one), *_figures(one)) for one in planned)
     return Table(title, columns, rows, (*_settings(planned), *notes))
 
 
@@ -71,20 +73,27 @@ def _columns(axes: Mapping[str, str], planned: Sequence[Planned]) -> list[Column
 
 def _settings(planned: Sequence[Planned]) -> list[str]:
     """Return one line of what all cells share, and one of the stack's share of the FLOPs."""
-    words = [f"{name} {value}" for name, value in _shared(planned).items() if value is not None]
+    words = [f"{name.replace('_', ' ')} {value}" for name, value in _shared(planned).items() if value is not None]
     return [", ".join(words), *_stack_share(planned)] if words else _stack_share(planned)
 
 
 def _shared(planned: Sequence[Planned]) -> dict[str, Any]:
-    """Return the axes with one value only."""
-    values = {name: {one[name] for one in planned} for name in (*LOAD_AXES, *HOW_AXES)}
-    return {name: next(iter(found)) for name, found in values.items() if len(found) == 1}
+    """Return the axes with one value only; a cell that has none, as an eager one has no breaks, does not count."""
+    values = {name: {one[name] for one in planned if one[name] is not None} for name in (*LOAD_AXES, *HOW_AXES)}
+    return {name: next(iter(found), None) for name, found in values.items() if len(found) < 2}
 
 
 def _stack_share(planned: Sequence[Planned]) -> list[str]:
     shares = sorted(one["stack_share"] for one in planned)
     about = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (*shares[:1], *shares[-1:])))
     return [f"attention stack only: about {about} of the FLOPs of v41-flash's layers (modelled)"] if shares else []
+
+
+def _padding(one: Planned) -> tuple[Cell, Cell]:
+    """Return the buckets that the graph pads the forwards to, and the rows that this adds."""
+    pads = one["padded_rows"] - one["rows"] if one["buckets"] else 0
+    buckets = joined(one["buckets"])
+    return cell(buckets), cell(one["padded_rows"], str(pads) if pads else "")
 
 
 def _figures(one: Planned) -> tuple[Cell, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,9 +30,21 @@ def number_axis(option: str, texts: str | Sequence[str], least: int = 1) -> tupl
     of whole numbers from `least` to 1 048 576.
     """
     axis = _Axis(option, least)
-    values = axis.values(_as_list(texts))
+    values = _unique(axis.values(_as_list(texts)))
     if len(values) > MOST_VALUES:
         raise axis.wrong(" ".join(_as_list(texts)), f"at most {MOST_VALUES} values, not {len(values)}")
+    return values
+
+
+def ascending_axis(option: str, texts: str | Sequence[str]) -> tuple[int, ...]:
+    """Return the values of a numeric axis from 1 on, each larger than the one before; UsageError where one is not."""
+    axis = _Axis(option, 1)
+    values = tuple(axis.values(_as_list(texts)))
+    for before, value in pairwise(values):
+        if value <= before:
+            raise axis.wrong(
+                " ".join(_as_list(texts)), f"an ascending list without doubles, but {value} follows {before}"
+            )
     return values
 
 
@@ -56,8 +69,8 @@ class _Axis:
     option: str
     least: int
 
-    def values(self, texts: Sequence[str]) -> tuple[int, ...]:
-        return _unique(value for text in texts for part in text.split(",") for value in self.part(part.strip(), text))
+    def values(self, texts: Sequence[str]) -> Iterator[int]:
+        return (value for text in texts for part in text.split(",") for value in self.part(part.strip(), text))
 
     def part(self, text: str, whole: str) -> Iterable[int]:
         """Return the values of one part of `whole`: a file, a range or a number."""
@@ -69,7 +82,7 @@ class _Axis:
             return self.range(text)
         return (self.number(text, text),)
 
-    def file(self, text: str) -> tuple[int, ...]:
+    def file(self, text: str) -> Iterator[int]:
         """Return the values that a file holds, separated by blanks, lines or commas."""
         try:
             parts = Path(text[1:]).read_text(encoding="utf-8").replace(",", " ").split()

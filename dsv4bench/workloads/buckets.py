@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 MAX_TOKENS = 8192  # the largest bucket by default
@@ -22,20 +23,17 @@ class Refusal:
 
 
 def buckets(max_tokens: int = MAX_TOKENS) -> tuple[int, ...]:
-    """Return the captured token counts up to `max_tokens`, ascending."""
+    """Return the recipe's captured token counts up to `max_tokens`, min(8192, chunk) there, ascending."""
     sizes = [size for first, last, step in STRETCHES for size in range(first, last + 1, step)]
     sizes.extend(range(LAST_FIRST, max_tokens + 1, LAST_STEP))
     return tuple(size for size in sizes if size <= max_tokens)
 
 
-def bucket_for(
-    tokens: int, context: int, max_tokens: int = MAX_TOKENS, context_limit: int = CONTEXT_LIMIT
-) -> int | Refusal:
-    """Return the smallest bucket of at least `tokens`, or the reason why the batch runs eagerly.
+def bucket_for(tokens: int, context: int, sizes: Sequence[int], context_limit: int = CONTEXT_LIMIT) -> int | Refusal:
+    """Return the smallest of the ascending `sizes` of at least `tokens`, or the reason why the batch runs eagerly.
 
-    `context` is the longest request in tokens after the forward; `max_tokens` is min(8192, chunk) in the recipe.
+    `context` is the longest request in tokens after the forward.
     """
-    sizes = buckets(max_tokens)
     place = bisect_left(sizes, tokens)
     if place == len(sizes):
         return Refusal(f"{tokens} tokens are over the largest bucket, {sizes[-1] if sizes else 0}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from dsv4bench.errors import UsageError
 from dsv4bench.workloads.batch import Batch, Plan, Request, equal_requests
-from dsv4bench.workloads.buckets import MAX_TOKENS, Refusal
+from dsv4bench.workloads.buckets import MAX_TOKENS, Refusal, buckets
 from dsv4bench.workloads.dep import pad_forward, plan_ranks
 from dsv4bench.workloads.geometry import Geometry
 from dsv4bench.workloads.options import PrefillOptions
@@ -53,7 +53,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One workload under one variant on one device, and how it is sampled (`samples`, `quick` of `PrefillOptions`)."""
+    """One workload under one variant on one device, and how it is sampled (`samples`, `quick` of `PrefillOptions`).
+
+    `buckets` are the row counts of its graphs; none: the list of specification 6.6 up to the chunk.
+    """
 
     geometry: Geometry
     load: Load
@@ -64,6 +67,7 @@ class Cell:
     seed: int = 0
     samples: int | None = None
     quick: bool = False
+    buckets: tuple[int, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -84,8 +88,8 @@ class Cell:
         """
         if not self.variant.graph or self.variant.graph_mode == "full":
             return self.forwards
-        most = min(MAX_TOKENS, self.chunk)
-        return tuple(pad_forward(forward, most) for forward in self.forwards)
+        sizes = self.buckets or buckets(min(MAX_TOKENS, self.chunk))
+        return tuple(pad_forward(forward, sizes) for forward in self.forwards)
 
     @property
     def run_forwards(self) -> tuple[tuple[Batch, ...], ...]:
@@ -124,6 +128,7 @@ class Cell:
             "seed": self.seed,
             "samples": self.samples,
             "quick": self.quick,
+            "buckets": self.buckets,
         }
 
 
@@ -142,11 +147,9 @@ def cells(options: PrefillOptions) -> tuple[Group, ...]:
     ):
         shared = Variant(kv=kv, provider=provider, replay=replay, path=path, fault=options.fault)  # type: ignore[arg-type]
         for load in _loads(options, geometry, chunk, ranks):
+            sampled = {name: getattr(options, name) for name in ("device", "seed", "samples", "quick", "buckets")}
             group = tuple(
-                Cell(
-                    geometry, load, chunk, variant, ranks, options.device, options.seed, options.samples, options.quick
-                )
-                for variant in _variants(options, shared)
+                Cell(geometry, load, chunk, variant, ranks, **sampled) for variant in _variants(options, shared)
             )
             groups.setdefault(group[0].group, group)
     return tuple(groups.values())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dsv4bench.workloads.batch import Batch, Plan, Request, pack
-from dsv4bench.workloads.buckets import CONTEXT_LIMIT, MAX_TOKENS, Refusal, bucket_for
+from dsv4bench.workloads.buckets import CONTEXT_LIMIT, Refusal, bucket_for
 
 
 def deal(requests: tuple[Request, ...], ranks: int) -> tuple[tuple[Request, ...], ...]:
@@ -26,14 +28,14 @@ def plan_ranks(requests: tuple[Request, ...], ranks: int, chunk: int) -> Plan:
 
 
 def pad_forward(
-    forward: tuple[Batch, ...], max_tokens: int = MAX_TOKENS, context_limit: int = CONTEXT_LIMIT
+    forward: tuple[Batch, ...], buckets: Sequence[int], context_limit: int = CONTEXT_LIMIT
 ) -> tuple[Batch, ...] | Refusal:
-    """Pad one forward, a batch per rank, to the graph's common bucket (MAX_LEN, specification 8.2), or say why not.
+    """Pad one forward, a batch per rank, to a common one of the `buckets` (MAX_LEN, 8.2), or say why not.
 
     Every busy rank must find a bucket of its own, as each would alone; the common one is the largest of them. A rank
     with no requests is materialised as an idle batch.
     """
-    found = [bucket_for(batch.live, batch.context, max_tokens, context_limit) for batch in forward if batch.live]
+    found = [bucket_for(batch.live, batch.context, buckets, context_limit) for batch in forward if batch.live]
     sizes = [size for size in found if not isinstance(size, Refusal)]
     if len(sizes) < len(found):
         return next(refusal for refusal in found if isinstance(refusal, Refusal))

@@ -22,16 +22,20 @@ OTHER_RUNS = 8  # runs of a step besides its samples: two verifications, warm-up
 class Planned:
     """One planned cell; every figure is `modelled`.
 
-    `refusals` are the reasons of the forwards that the graph would not take; a cell whose every forward is refused does
-    not run: its times are None. `step_ns` sums the slowest rank of every forward; `cell_ns` is all runs of the cell,
-    rank after rank. `saved_rows` and `saved_bytes` are what reuse saves on all ranks, `saved_ns` what it saves of the
-    step, its launches apart, and `saved_share` that time as a share of the step without reuse. `stack_share` is the
-    stack's share of the FLOPs of v41-flash's layers. `memory` is taken once by all cells of the group.
+    `buckets` are those of the forwards that a breakable graph takes, and `padded_rows` the rows of all forwards with
+    their padding. `refusals` are the reasons of the forwards that it would not take; a cell whose every forward is
+    refused does not run: its times are None. `step_ns` sums the slowest rank of every forward; `cell_ns` is all runs of
+    the cell, rank after rank. `saved_rows` and `saved_bytes` are what reuse saves on all ranks, `saved_ns` what it
+    saves of the step, its launches apart, and `saved_share` that time as a share of the step without reuse.
+    `stack_share` is the stack's share of the FLOPs of v41-flash's layers. `memory` is taken once by all cells of the
+    group.
     """
 
     cell: Cell
     rows: int
     forwards: int
+    buckets: tuple[int, ...]
+    padded_rows: int
     refusals: tuple[str, ...]
     step_ns: float | None
     cell_ns: float | None
@@ -67,9 +71,13 @@ def as_plain(row: Planned) -> dict[str, Any]:
         "source": load.source,
         "rows": row.rows,
         "forwards": row.forwards,
+        "buckets": list(row.buckets),
+        "padded_rows": row.padded_rows,
         "chunk": cell.chunk,
         "ranks": cell.ranks,
         "mode": variant.graph_mode if variant.graph else "eager",
+        "breaks": variant.switches()["breaks"],
+        "break_outputs": variant.switches()["break-outputs"],
         "reuse": variant.reuse,
         "kv": variant.kv.name,
         "compressor": variant.compressor,
@@ -110,6 +118,8 @@ def _planned(cell: Cell, samples: int | None, memory: Memory) -> Planned:
         cell=cell,
         rows=cell.load.rows,
         forwards=len(times),
+        buckets=tuple(ranks[0].bucket for ranks in cell.run_forwards if ranks[0].bucket is not None),
+        padded_rows=sum(batch.rows for ranks in cell.run_forwards for batch in ranks),
         refusals=refusals,
         step_ns=_step_ns(times) if runs else None,
         cell_ns=((samples or USUAL_SAMPLES) + OTHER_RUNS) * sum(map(sum, times)) if runs else None,

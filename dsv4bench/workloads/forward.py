@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from dsv4bench.kernels.layout import FULL_PAGE
-from dsv4bench.workloads.batch import Batch
+from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.geometry import Geometry
 from dsv4bench.workloads.pools import PageTables
 
@@ -26,15 +26,24 @@ class RowInputs:
     loc: torch.Tensor  # [rows] i64: full slot, 0 on padding
     pair_loc: torch.Tensor  # [rows] i64: slot of ratio 2 on odd positions, else -1
     swa_loc: torch.Tensor  # [rows] i32: window slot, -1 on padding
-    starts: torch.Tensor  # [slots] i32: first row of each request
-    lens: torch.Tensor  # [slots] i32: rows of each request, 0 beyond the last one
+    offsets: torch.Tensor  # [2, slots] i32: first row and rows of each request, 0 beyond the last one
+
+    @property
+    def starts(self) -> torch.Tensor:
+        """The first row of each request."""
+        return self.offsets[0]
+
+    @property
+    def lens(self) -> torch.Tensor:
+        """The rows of each request."""
+        return self.offsets[1]
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Return every tensor, in the order of the fields."""
-        return (self.hidden, self.positions, self.req, self.loc, self.pair_loc, self.swa_loc, self.starts, self.lens)
+        return (self.hidden, self.positions, self.req, self.loc, self.pair_loc, self.swa_loc, self.offsets)
 
     def load(self, other: RowInputs) -> None:
-        """Copy `other` (as many rows or fewer) into these storages; addresses stay as they are."""
+        """Copy `other` (as many rows or fewer, and as many slots) into these storages; addresses stay as they are."""
         for mine, theirs in zip(self.tensors(), other.tensors(), strict=True):
             mine[: theirs.shape[0]].copy_(theirs)
 
@@ -190,8 +199,7 @@ def _row_inputs(geometry: Geometry, tables: PageTables, batch: Batch, seed: int 
         loc=_pad(loc, pads, 0),
         pair_loc=_pad(pair_loc, pads, -1),
         swa_loc=_pad(swa_loc, pads, -1),
-        starts=_pad_offsets(batch.starts if requests else (), slots, device),
-        lens=_pad_offsets(batch.extends if requests else (), slots, device),
+        offsets=_extend_offsets(requests, slots, device),
     )
 
 
@@ -199,8 +207,10 @@ def _pad(rows: torch.Tensor, pads: int, value: int) -> torch.Tensor:
     return torch.nn.functional.pad(rows, (0, pads), value=value)
 
 
-def _pad_offsets(values: tuple[int, ...], slots: int, device: torch.device) -> torch.Tensor:
-    return torch.tensor([*values, *([0] * (slots - len(values)))], dtype=torch.int32, device=device)
+def _extend_offsets(requests: tuple[Request, ...], slots: int, device: torch.device) -> torch.Tensor:
+    """Return `low_ratio_extend_offsets` [2, slots] (specification 5.3); padding belongs to no request."""
+    batch, rest = Batch(requests), [0] * (slots - len(requests))
+    return torch.tensor([[*batch.starts, *rest], [*batch.extends, *rest]], dtype=torch.int32, device=device)
 
 
 def static_inputs(geometry: Geometry, tables: PageTables, rows: int, hidden: bool = True) -> RowInputs:
@@ -218,6 +228,5 @@ def static_inputs(geometry: Geometry, tables: PageTables, rows: int, hidden: boo
         loc=table(long, rows),
         pair_loc=table(long, rows),
         swa_loc=table(short, rows),
-        starts=table(short, slots),
-        lens=table(short, slots),
+        offsets=torch.zeros(2, slots, dtype=short, device=device),
     )

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 
 from dsv4bench.errors import UsageError
-from dsv4bench.workloads.axis import number_axis, word_axis
+from dsv4bench.workloads.axis import ascending_axis, number_axis, word_axis
 from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI, Geometry, geometry
 from dsv4bench.workloads.providers import choice
 from dsv4bench.workloads.variant import (
@@ -49,6 +49,7 @@ class PrefillArguments:
     graph_mode: Texts = "breakable"
     breaks: Texts = "sm100"
     break_outputs: Texts = "copy"
+    buckets: Texts = ""
     reuse: Texts = "both"
     kv: Texts = "v41+fp4"
     compressor: Texts = "fused"
@@ -68,8 +69,9 @@ class PrefillArguments:
 class PrefillOptions:
     """What was meant: every axis as its values, the device decided.
 
-    `divide` is what recorded lengths are divided by; `samples` is None where sampling stops by its own rule; `notes`
-    are the lines about defaults that an output must show.
+    `buckets` is no axis but one list, empty where that of specification 6.6 is meant; `divide` is what recorded lengths
+    are divided by; `samples` is None where sampling stops by its own rule; `notes` are the lines about defaults that an
+    output must show.
     """
 
     batch: tuple[int, ...]
@@ -82,6 +84,7 @@ class PrefillOptions:
     graph_mode: tuple[str, ...]
     breaks: tuple[str, ...]
     break_outputs: tuple[str, ...]
+    buckets: tuple[int, ...]
     reuse: tuple[str, ...]
     kv: tuple[KVPair, ...]
     compressor: tuple[str, ...]
@@ -117,6 +120,7 @@ def prefill_options(typed: PrefillArguments) -> PrefillOptions:
         graph_mode=word_axis("--graph-mode", typed.graph_mode, GRAPH_MODES),
         breaks=word_axis("--breaks", typed.breaks, BREAKS, every="both"),
         break_outputs=word_axis("--break-outputs", typed.break_outputs, BREAK_OUTPUTS, every="both"),
+        buckets=ascending_axis("--buckets", typed.buckets) if typed.buckets else (),
         reuse=reuse,
         kv=tuple(kv_pair(word) for word in _words(typed.kv)),
         compressor=word_axis("--compressor", typed.compressor, COMPRESSORS, every="both"),

@@ -21,7 +21,11 @@ EAGER = {
     "forwards": 1,
     "chunk": 8192,
     "ranks": 1,
+    "buckets": [],
+    "padded_rows": 8192,
     "mode": "eager",
+    "breaks": None,
+    "break_outputs": None,
     "reuse": "off",
     "kv": "v41+fp4",
     "compressor": "fused",
@@ -108,6 +112,22 @@ def test_an_axis_is_a_column_where_it_varies_and_a_note_where_it_does_not(name):
     assert f"{name} {EAGER[name]}" in alone.notes[0]
 
 
+GRAPH = {**EAGER, "mode": "breakable", "breaks": "sm100", "break_outputs": "copy", "rows": 200, "padded_rows": 224,
+         "buckets": [112, 112], "forwards": 2}  # fmt: skip
+
+
+def test_a_graph_shows_its_buckets_and_what_padding_adds():
+    cells, _ = plan_tables([EAGER, GRAPH, {**GRAPH, "breaks": "hopper", "buckets": [112, 64], "padded_rows": 200}], [])
+    columns, texts = cells.shown()
+    found = [dict(zip([column.title for column in columns], row, strict=True)) for row in texts]
+    assert [(row["bucket"], row["pads"], row["breaks"]) for row in found] == [
+        ("", "", ""),
+        ("112", "24", "sm100"),
+        ("112 64", "", "hopper"),
+    ]
+    assert "break outputs copy" in cells.notes[0]  # an eager cell has none, and does not make it a column
+
+
 def test_a_fault_is_named_where_there_is_one():
     faulty, _ = plan_tables([{**EAGER, "fault": "wrong-row"}], [])
     assert "fault wrong-row" in faulty.notes[0]
@@ -120,7 +140,9 @@ def test_csv_has_plain_numbers_by_the_names_of_the_plan_and_every_axis():
     assert cells.splitlines()[-1] == "# a note"
     first, second = read(cells)
     told = {name: str(value) for name, value in EAGER.items() if not name.startswith(("saved", "stack"))}
-    assert first == {name: told[name] for name in first} | {"fault": ""}
+    assert first == {name: told[name] for name in first} | dict.fromkeys(
+        ("fault", "buckets", "breaks", "break_outputs"), ""
+    )
     assert set(EAGER) - set(first) == {
         *("source", "refusals", "stack_share", "saved_rows", "saved_bytes", "saved_ns", "saved_share"),
     }

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsv4bench.errors import UsageError
-from dsv4bench.workloads.axis import number_axis, word_axis
+from dsv4bench.workloads.axis import ascending_axis, number_axis, word_axis
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,30 @@ from dsv4bench.workloads.axis import number_axis, word_axis
 )
 def test_forms(texts, values):
     assert number_axis("--batch", texts) == values
+
+
+@pytest.mark.parametrize(
+    ("texts", "values"), [("64,128,8k", (64, 128, 8192)), ("4..32:+4", tuple(range(4, 33, 4))), (["8", "9"], (8, 9))]
+)
+def test_an_ascending_list(texts, values):
+    assert ascending_axis("--buckets", texts) == values
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ("64,32", "--buckets 64,32: expected an ascending list without doubles, but 32 follows 64"),
+        ("8,64,64", "--buckets 8,64,64: expected an ascending list without doubles, but 64 follows 64"),
+        ("4..16,8", "--buckets 4..16,8: expected an ascending list without doubles, but 8 follows 16"),
+        ("0,4", "--buckets 0: expected at least 1"),
+        ("4,x", "--buckets x: expected a number, a list"),
+        ("4,,8", "--buckets 4,,8: expected a number, a list"),
+    ],
+)
+def test_a_list_that_does_not_ascend(texts, said):
+    with pytest.raises(UsageError) as caught:
+        ascending_axis("--buckets", texts)
+    assert str(caught.value).startswith(said)
 
 
 def test_zero_where_it_is_allowed():

@@ -119,6 +119,7 @@ CHANGES = {
     "seed": replace(CELL, seed=1),
     "samples": replace(CELL, samples=50),
     "quick": replace(CELL, quick=True),
+    "buckets": replace(CELL, buckets=(8, 64)),
     "kv": replace(CELL, variant=Variant(KV_PAIRS["v4"])),
     "provider": replace(CELL, variant=Variant(provider="triton")),
     "fault": replace(CELL, variant=Variant(fault="wrong-row")),
@@ -143,6 +144,15 @@ def test_what_makes_another_group(other):
 def test_a_switch_keeps_the_group(other):
     assert other.group == CELL.group
     assert other.key("c") != CELL.key("c")
+
+
+def test_a_list_of_buckets_takes_the_place_of_the_recipe_s():
+    cell = planned(batch="3", extend="11", buckets="8,40,9k", reuse="on", graph=True)[0][0]
+    assert cell.buckets == (8, 40, 9216)
+    assert [batch.rows for batch in cell.graph_forwards[0]] == [40]
+    small = replace(cell, buckets=(8, 16))
+    assert small.graph_forwards == (Refusal("33 tokens are over the largest bucket, 16"),)
+    assert [batch.rows for batch in small.run_forwards[0]] == [33]
 
 
 def test_graph_forwards_are_padded_or_refused():

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsv4bench.workloads.batch import Batch, Request, equal_requests
-from dsv4bench.workloads.buckets import Refusal
+from dsv4bench.workloads.buckets import Refusal, buckets
 from dsv4bench.workloads.dep import deal, pad_forward, plan_ranks
 
 FIVE = equal_requests(5, 10, 0, 8192)
@@ -34,7 +34,7 @@ def test_eager_forwards_are_not_padded():
 
 def test_graph_pads_every_rank_to_the_common_bucket():
     forward = (Batch((Request(0, 0, 100),), 0), Batch((Request(1, 0, 30),), 1), Batch((), 2))
-    padded = pad_forward(forward)
+    padded = pad_forward(forward, buckets())
     assert [(batch.rows, batch.live, batch.rank, batch.idle) for batch in padded] == [
         (112, 100, 0, False),
         (112, 30, 1, False),
@@ -46,9 +46,10 @@ def test_graph_pads_every_rank_to_the_common_bucket():
 def test_one_rank_refuses_for_all():
     long = Batch((Request(0, 20_000, 100),), 0)
     short = Batch((Request(1, 0, 30),), 1)
-    assert pad_forward((short, long)) == Refusal("context 20100 is over the graph's limit of 16384")
-    assert pad_forward((short, Batch((Request(2, 0, 1),), 2))) == Refusal("bucket 4 is over 2 times the 1 tokens")
-    assert pad_forward((Batch((), 0), Batch((), 1))) == Refusal("no rank has a token")
+    assert pad_forward((short, long), buckets()) == Refusal("context 20100 is over the graph's limit of 16384")
+    one = Batch((Request(2, 0, 1),), 2)
+    assert pad_forward((short, one), buckets()) == Refusal("bucket 4 is over 2 times the 1 tokens")
+    assert pad_forward((Batch((), 0), Batch((), 1)), buckets()) == Refusal("no rank has a token")
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(1, 5), st.integers(1, 20))

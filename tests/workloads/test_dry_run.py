@@ -46,6 +46,7 @@ def test_forwards_add_up_and_graph_refusals_are_told():
     (found,) = planned((cell,), 3)
     chunks = [Request(0, 0, 8192), Request(0, 8192, 8192), Request(0, 16_384, 4096)]
     assert found.refusals == ("context 20480 is over the graph's limit of 16384",)
+    assert (found.buckets, found.padded_rows) == ((8192, 8192), 20_480)
     assert found.step_ns == pytest.approx(sum(ns(chunk) for chunk in chunks))
     assert found.saved_rows == sum(reuse_saving(V41_FLASH, Batch((c,)), Variant()).rows for c in chunks)
 
@@ -59,8 +60,12 @@ def test_ranks_run_one_after_another_and_the_slowest_makes_the_step():
 
 
 def test_a_graph_runs_the_rows_of_its_bucket():
-    cell = replace(ONE, load=Load((Request(0, 0, 4200),)), variant=Variant(graph=True))
-    assert planned((cell,), 1)[0].step_ns == ns(Request(0, 0, 4200), bucket=4608)
+    cell = replace(ONE, load=Load((Request(0, 0, 4200),)), variant=Variant(graph=True, break_outputs="static"))
+    (found,) = planned((cell,), 1)
+    assert found.step_ns == ns(Request(0, 0, 4200), bucket=4608)
+    assert (found.rows, found.buckets, found.padded_rows) == (4200, (4608,), 4608)
+    plain = as_plain(found)
+    assert (plain["buckets"], plain["breaks"], plain["break_outputs"]) == ([4608], "sm100", "static")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +97,7 @@ def test_a_plan_as_plain_values_is_labelled_and_names_every_axis():
     assert (found["requests"], found["extend"], found["prefix"], found["source"]) == (2, "mixed", 0, "requests.jsonl")
     assert (found["geometry"], found["chunk"], found["ranks"], found["provider"]) == ("v41-flash", 8192, 2, "torch")
     assert (found["mode"], found["reuse"], found["kv"], found["fault"]) == ("eager", "on", "v41+fp4", None)
+    assert (found["buckets"], found["padded_rows"], found["breaks"], found["break_outputs"]) == ([], 9216, None, None)
     assert found["memory_bytes"] == estimate((replace(ONE, load=load, ranks=2),)).total_bytes
 
 

@@ -192,8 +192,29 @@ def test_loading_keeps_addresses_and_takes_values():
 
 def test_static_inputs_begin_as_zero_rows_of_no_request():
     static = static_inputs(SHORT, tables_of([(5, 3), (0, 2)]), 8)
-    assert [tensor.shape[0] for tensor in static.tensors()] == [8] * 6 + [2, 2]
+    assert [tensor.shape[0] for tensor in static.tensors()] == [8] * 6 + [2]
     assert not any(tensor.any() for tensor in static.tensors())
+
+
+def test_offsets_are_refreshed_in_place_replay_by_replay():
+    """int32 [2, slots]: first row and rows of each request, none of padding (specification 5.3; the batches of B.5)."""
+    tables = tables_of([(0, 256), (7, 1), (33, 90)])
+    static = static_inputs(SHORT, tables, 256)
+    address = static.offsets.data_ptr()
+    replays = [
+        ([(0, 256)], [[0, 0, 0], [256, 0, 0]]),
+        ([(0, 100), (7, 1), (33, 90)], [[0, 100, 101], [100, 1, 90]]),
+        ([(7, 1)], [[0, 0, 0], [1, 0, 0]]),
+        ([], [[0, 0, 0], [0, 0, 0]]),
+        ([(0, 256)], [[0, 0, 0], [256, 0, 0]]),
+    ]
+    for requests, offsets in replays:
+        replayed = Batch(tuple(Request(i, *lengths) for i, lengths in enumerate(requests))).padded(256)
+        static.load(make_forward(SHORT, tables, replayed, 0).inputs)
+        assert static.offsets.tolist() == offsets
+        assert [static.starts.tolist(), static.lens.tolist()] == offsets
+        assert static.offsets.data_ptr() == address
+    assert (static.offsets.dtype, static.starts.data_ptr()) == (torch.int32, address)
 
 
 SMALLER = {

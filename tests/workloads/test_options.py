@@ -32,7 +32,7 @@ def test_defaults_on_a_gpu(with_cuda):
     assert (found.batch, found.extend, found.prefix) == ((1, 2, 4, 8, 16, 32, 64), (1024,), (8192,))
     assert (found.chunk, found.ranks, found.graph, found.graph_mode) == ((8192,), (1,), (False, True), ("breakable",))
     assert (found.reuse, found.kv, found.compressor) == (("off", "on"), (KV_PAIRS["v41+fp4"],), ("fused",))
-    assert (found.breaks, found.break_outputs) == (("sm100",), ("copy",))
+    assert (found.breaks, found.break_outputs, found.buckets) == (("sm100",), ("copy",), ())
     assert (found.provider, found.samples, found.quick, found.fault) == (("triton",), None, False, None)
     assert found.notes == ()
 
@@ -82,6 +82,10 @@ def test_graph(graph, want):
     assert options(device="cpu", graph=graph).graph == want
 
 
+def test_buckets_are_one_list():
+    assert options(device="cpu", buckets="64,128,8k").buckets == (64, 128, 8192)
+
+
 def test_switches_of_several_values():
     found = options(
         device="cpu",
@@ -128,6 +132,7 @@ def test_switches_of_several_values():
         ({"graph_mode": "ful"}, "did you mean 'full'"),
         ({"compressor": "fuse"}, "did you mean 'fused'"),
         ({"breaks": "hoper"}, "--breaks hoper: not known (did you mean 'hopper'?); known: sm100, hopper, both"),
+        ({"buckets": "128,64"}, "--buckets 128,64: expected an ascending list without doubles, but 64 follows 128"),
         ({"break_outputs": "copies"}, "--break-outputs copies: not known (did you mean 'copy'?)"),
         ({"geometry": "v41"}, "--geometry v41: no such geometry"),
         (
