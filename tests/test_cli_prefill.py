@@ -48,7 +48,7 @@ def test_a_run_prints_tables_and_keeps_every_record(run, tmp_path):
     assert "no other kernel or copy added: true" in found.out
     assert "all  dequant_compressed  eager  2 -> 1" in found.out
     assert "all  dequant_swa         eager  2 -> 2" in found.out
-    assert "static buffers, no CUDA graph on a CPU" in found.out
+    assert "tape: the semantics of a CUDA graph on a CPU" in found.out
     assert "a CPU" in found.out
     assert "\x1b" not in found.out
     assert max(map(len, found.out.splitlines())) <= 80

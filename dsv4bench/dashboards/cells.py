@@ -15,8 +15,12 @@ SHOWN_SWITCHES = ("reuse", "graph", "graph-mode", "dep-simulated")
 
 
 def heading(what: str, record: Record) -> str:
-    """Return a title: what is shown, of which geometry, and how, by what and where it was seen."""
-    return f"{what}, attention stack of {record.geometry}: {record.label}, {record.engine}, {record.machine}"
+    """Return a title: what is shown, of which geometry, and how, by what and where it was seen.
+
+    A tape plays the CPU's reference again, so both stand in one table; the mode tells them apart.
+    """
+    engine = "cpu-reference" if record.engine == "tape" else record.engine
+    return f"{what}, attention stack of {record.geometry}: {record.label}, {engine}, {record.machine}"
 
 
 def batch_text(record: Record) -> str:

@@ -87,8 +87,7 @@ def _calls(pair: Pair) -> dict[tuple[Any, ...], Sides]:
 
 
 def _signature(pair: Pair, answer: object) -> str:
-    one = pair.any
-    return str((one.geometry, one.label, one.engine, one.machine, answer, _added(pair)))
+    return str((heading("", pair.any), answer, _added(pair)))
 
 
 def _number_columns(classes: Sequence[str]) -> list[Column]:

@@ -15,16 +15,17 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MODES = ("eager", "graph", "full graph", "static")
+MODES = ("eager", "graph", "full graph", "tape", "full tape")
 PANEL_TITLES = {
     "eager": "eager",
     "graph": "graph (breakable)",
     "full graph": "graph (whole stack)",
-    "static": "static buffers, no CUDA graph",
+    "tape": "tape, no CUDA graph",
+    "full tape": "tape (whole stack), no CUDA graph",
 }
 # what the points of one figure have in common
 SECTION = (
-    *("label", "engine", "machine", "geometry", "kv", "compressor", "provider"),
+    *("label", "machine", "geometry", "kv", "compressor", "provider"),
     *("prefix", "source", "ranks", "fault", "chunk", "seed"),
 )
 # the mark of before is a ring that stays visible around the mark of after
@@ -166,7 +167,8 @@ def _title(frame: pd.DataFrame) -> str:
     prefix = "" if frame["prefix"].isna().any() else f", prefix {int(first['prefix'])}"
     what = f"Attention stack of {first['geometry']}: kv {first['kv']}, compressor {first['compressor']}{prefix}"
     day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return f"{what}\n{first['label']}, {first['engine']}, {first['machine']}, provider {first['provider']}, {day}"
+    engines = ", ".join(frame["engine"].unique())
+    return f"{what}\n{first['label']}, {engines}, {first['machine']}, provider {first['provider']}, {day}"
 
 
 def _word(value: object) -> str:

@@ -1,4 +1,4 @@
-"""CUDA graph capture and replay of a step made of pieces, and the CPU's stand-in with the same interface.
+"""Capture and replay of a step made of pieces: into CUDA graphs, or on a CPU into tapes with the same semantics.
 
 A piece has a `name`, a `kind` ("segment" or "break") and a `run`. A segment can be captured; a break reads something on
 the host and runs eagerly between segments. The caller warms up first, on the stream of the capture (`warm_up`): lazily
@@ -17,10 +17,13 @@ from typing import Any, Literal, Protocol
 import torch
 
 from dsv4bench.errors import CaptureError
+from dsv4bench.profiling.capture_engine import CudaEngine, Engine, Graph, on_stream
+from dsv4bench.profiling.tape import Operations, TapeEngine
+from dsv4bench.profiling.tape_rules import Finding
 
 Kind = Literal["segment", "break"]
 Call = Callable[[], None]
-STATIC = "static buffers, no CUDA graph on a CPU"
+ON_A_TAPE = "tape: the semantics of a CUDA graph on a CPU, no GPU time"
 
 
 class Piece(Protocol):
@@ -51,7 +54,10 @@ class GraphListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A step that can be replayed; `memory_bytes` is what the allocator reserved more for its graphs."""
+    """A step that can be replayed; `memory_bytes` is what the allocator reserved more for its graphs.
+
+    `graphs` are its CUDA graphs or tapes, in order.
+    """
 
     kind: str
     calls: tuple[Call, ...]
@@ -60,6 +66,7 @@ class Captured:
     graph_launches: int
     capture_ns: int
     memory_bytes: int
+    graphs: tuple[Any, ...] = ()
 
     def replay(self) -> None:
         """Launch the graphs and run the breaks, in order, on the current stream."""
@@ -91,15 +98,9 @@ def run_pieces(pieces: Sequence[Piece], on_piece: Callable[[Kind], None] | None 
         piece.run()
 
 
-def static_replay(pieces: Sequence[Piece]) -> Captured:
-    """Return the CPU's stand-in: a replay runs the pieces again over the same buffers."""
-    kinds = [kind for kind, _ in _grouped(pieces)]
-    return Captured(STATIC, tuple(piece.run for piece in pieces), kinds.count("segment"), kinds.count("break"), 0, 0, 0)
-
-
 def warm_up(pieces: Sequence[Piece], stream: torch.cuda.Stream, times: int = 2) -> None:
     """Run the whole step `times` times on the stream that the capture will use, and wait for it."""
-    with _on(stream):
+    with on_stream(stream):
         for _ in range(times):
             run_pieces(pieces)
     torch.cuda.synchronize()
@@ -115,14 +116,36 @@ def capture_breakable(
     step has run once. All graphs share `pool` (a new one by default). Raises CaptureError naming the piece; the stream
     has then left capture mode and the graphs made so far are freed.
     """
-    return _capture("breakable CUDA graph", list(_grouped(pieces)), stream, pool, listeners)
+    return _capture("breakable", list(_grouped(pieces)), _cuda(stream, pool), listeners)
 
 
 def capture_full(
     pieces: Sequence[Piece], stream: torch.cuda.Stream, pool: Any = None, listeners: Listeners = DEAF
 ) -> Captured:
     """Capture all pieces, breaks included, into one graph: good only for the lengths that it was captured with."""
-    return _capture("full CUDA graph", [("segment", tuple(pieces))], stream, pool, listeners)
+    return _capture("full", [("segment", tuple(pieces))], _cuda(stream, pool), listeners)
+
+
+def tape_breakable(
+    pieces: Sequence[Piece], ops: Operations, listeners: Listeners = DEAF, findings: list[Finding] | None = None
+) -> Captured:
+    """Record consecutive segments on one tape each and keep the breaks eager, as `capture_breakable` does.
+
+    Recording runs what it records, so the step has run once. `ops` is where the step calls its operations. What a CUDA
+    graph would refuse is added to `findings`, or else a CaptureError; nothing listens any more then.
+    """
+    return _capture("breakable", list(_grouped(pieces)), TapeEngine(ops, findings), listeners)
+
+
+def tape_full(pieces: Sequence[Piece], ops: Operations, listeners: Listeners = DEAF) -> Captured:
+    """Record all pieces, breaks included, on one tape: good only for the lengths that it was recorded with."""
+    return _capture("full", [("segment", tuple(pieces))], TapeEngine(ops), listeners)
+
+
+def _cuda(stream: torch.cuda.Stream, pool: Any) -> CudaEngine:
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return CudaEngine(stream, pool if pool is not None else torch.cuda.graph_pool_handle())
 
 
 def _grouped(pieces: Sequence[Piece]) -> Iterator[tuple[Kind, tuple[Piece, ...]]]:
@@ -134,73 +157,68 @@ def _grouped(pieces: Sequence[Piece]) -> Iterator[tuple[Kind, tuple[Piece, ...]]
             yield from ((kind, (piece,)) for piece in members)
 
 
-def _capture(
-    kind: str,
-    groups: list[tuple[Kind, tuple[Piece, ...]]],
-    stream: torch.cuda.Stream,
-    pool: Any,
-    listeners: Listeners,
-) -> Captured:
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    reserved_bytes, started_ns = torch.cuda.memory_reserved(), time.perf_counter_ns()
-    recorder = _Recorder(pool if pool is not None else torch.cuda.graph_pool_handle(), listeners)
+def _capture(mode: str, groups: list[tuple[Kind, tuple[Piece, ...]]], engine: Engine, listeners: Listeners) -> Captured:
+    reserved_bytes, started_ns = engine.reserved_bytes(), time.perf_counter_ns()
+    recorder = _Recorder(engine, listeners)
     try:
-        with _on(stream):
+        with engine.around():
             for group_kind, members in groups:
                 recorder.add(group_kind, members)
-        torch.cuda.synchronize()
+        engine.settle()
     except BaseException:
         recorder.free()
         raise
     return Captured(
-        kind=kind,
+        kind=f"{mode} {engine.noun}",
         calls=tuple(recorder.calls),
         segments=len(recorder.graphs),
         breaks=len(recorder.calls) - len(recorder.graphs),
         graph_launches=len(recorder.graphs),
         capture_ns=time.perf_counter_ns() - started_ns,
-        memory_bytes=torch.cuda.memory_reserved() - reserved_bytes,
+        memory_bytes=engine.reserved_bytes() - reserved_bytes,
+        graphs=tuple(recorder.graphs),
     )
 
 
 class _Recorder:
     """The graphs captured so far and the calls that a replay makes."""
 
-    def __init__(self, pool: Any, listeners: Listeners) -> None:
-        self.graphs: list[torch.cuda.CUDAGraph] = []
+    def __init__(self, engine: Engine, listeners: Listeners) -> None:
+        self.graphs: list[Graph] = []
         self.calls: list[Call] = []
-        self._pool = pool
+        self._engine = engine
         self._listeners = listeners
 
     def add(self, kind: Kind, members: tuple[Piece, ...]) -> None:
-        """Capture and launch a group of segments, or run a break."""
+        """Capture a group of segments and see that it has run, or run a break."""
         if kind == "break":
             self._listeners.piece("break")
             with _named(members[0].name):
                 members[0].run()
             self.calls.append(members[0].run)
             return
-        graph = torch.cuda.CUDAGraph()
+        graph = self._engine.graph()
         self.graphs.append(graph)
         self._record(graph, members)
-        graph.replay()
+        if not self._engine.executes:
+            graph.replay()
         self.calls.append(graph.replay)
 
     def free(self) -> None:
         """Wait for the device and free the graphs made so far; one whose capture failed has nothing to free."""
         with suppress(RuntimeError):
-            torch.cuda.synchronize()
+            self._engine.settle()
         for graph in self.graphs:
             with suppress(RuntimeError):
                 graph.reset()
 
-    def _record(self, graph: torch.cuda.CUDAGraph, members: tuple[Piece, ...]) -> None:
-        with _capturing(graph, self._pool, f"{members[0].name} .. {members[-1].name}"):
+    def _record(self, graph: Graph, members: tuple[Piece, ...]) -> None:
+        with _capturing(graph, self._engine.pool, f"{members[0].name} .. {members[-1].name}"):
             if self._listeners.graphs:
                 self._listeners.graphs.begin_graph()
             for piece in members:
                 self._listeners.piece("segment")
+                self._engine.hear(piece.name)
                 with _named(piece.name):
                     piece.run()
             if self._listeners.graphs:
@@ -208,7 +226,7 @@ class _Recorder:
 
 
 @contextmanager
-def _capturing(graph: torch.cuda.CUDAGraph, pool: Any, name: str) -> Iterator[None]:
+def _capturing(graph: Graph, pool: Any, name: str) -> Iterator[None]:
     """Capture the body; whatever happens in it, the stream leaves capture mode."""
     with _named(name):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -232,13 +250,3 @@ def _named(name: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise CaptureError(f"{name}: {error}") from error
-
-
-@contextmanager
-def _on(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Make `stream` the current one, after what is queued on the current stream, which then waits for it."""
-    around = torch.cuda.current_stream()
-    stream.wait_stream(around)
-    with torch.cuda.stream(stream):
-        yield
-    around.wait_stream(stream)

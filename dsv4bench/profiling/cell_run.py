@@ -43,7 +43,7 @@ class CellRun:
 
     @property
     def graph(self) -> bool:
-        """Whether the cell replays graphs (on a CPU: runs over static buffers again)."""
+        """Whether the cell replays graphs (on a CPU: tapes)."""
         return self.cell.variant.graph
 
     @property

@@ -8,15 +8,14 @@ from typing import Any
 
 import torch
 
-from dsv4bench.errors import CellSkipped
 from dsv4bench.profiling import verify
 from dsv4bench.profiling.capture import (
-    STATIC,
     Captured,
     capture_breakable,
     capture_full,
     run_pieces,
-    static_replay,
+    tape_breakable,
+    tape_full,
     warm_up,
 )
 from dsv4bench.profiling.cell_run import CellRun
@@ -60,10 +59,9 @@ def open_pool(device: torch.device) -> Pool | None:
     return Pool(torch.cuda.Stream(), torch.cuda.graph_pool_handle())  # type: ignore[no-untyped-call]
 
 
-def _static(run: CellRun, pieces: list[Piece]) -> Captured:
-    if run.full:
-        raise CellSkipped(f"--graph-mode full: {STATIC}")
-    return static_replay(pieces)
+def _tape(run: CellRun, step: Step, pieces: list[Piece]) -> Captured:
+    record = tape_full if run.full else tape_breakable
+    return record(pieces, step.ops)
 
 
 def _capture(run: CellRun, step: Step, pieces: list[Piece], pool: Pool) -> Captured:
@@ -80,7 +78,7 @@ def _capture(run: CellRun, step: Step, pieces: list[Piece], pool: Pool) -> Captu
 
 @dataclass(frozen=True, slots=True)
 class Graphs:
-    """Captures and replays over the shared storage of one group; on a CPU nothing is captured."""
+    """Captures and replays over the shared storage of one group; on a CPU the captures are tapes."""
 
     prefill: Prefill
     device: torch.device
@@ -104,7 +102,7 @@ class Graphs:
             if key != NO_GRAPH and key not in run.captured:
                 step.load(forward)
                 pieces = self.pieces(run, step, forward)
-                run.captured[key] = _capture(run, step, pieces, pool) if pool else _static(run, pieces)
+                run.captured[key] = _capture(run, step, pieces, pool) if pool else _tape(run, step, pieces)
 
     def pieces(self, run: CellRun, step: Step, forward: Forward) -> list[Piece]:
         """Return what the forward's graph holds: live rows in a full graph, the bucket's rows otherwise."""

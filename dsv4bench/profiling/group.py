@@ -30,6 +30,7 @@ from dsv4bench.workloads.model import reuse_saving
 from dsv4bench.workloads.prefill import Prefill, prepare
 from dsv4bench.workloads.providers import parse
 from dsv4bench.workloads.step import Step
+from dsv4bench.workloads.variant import Variant
 from dsv4bench.workloads.weights import Model
 
 AFTER_TIMING = ", after timing"
@@ -174,8 +175,8 @@ class GroupRun:
     def _verify_replays(self, again: bool) -> None:
         suffix = AFTER_TIMING if again else ""
         runs = self.living(graph=True)
-        if not self._on_gpu:  # static buffers run the same code again: one cell shows it for all
-            runs = [] if again else runs[-1:]
+        if not self._on_gpu:  # reuse changes nothing but breaks, which Python runs: one cell shows it for both
+            runs = [] if again else list({_tape_of(run): run for run in runs}.values())
         for run in runs:
             for check in self.graphs.checks(run, self.steps[run.key], again):
                 run.add(replace(check, name=check.name + suffix))
@@ -262,6 +263,11 @@ class GroupRun:
             "pool_bytes": self.prefill.pools.bytes,
             "buffer_bytes": self.prefill.buffers.bytes,
         }
+
+
+def _tape_of(run: CellRun) -> Variant:
+    """Return what makes a cell's tapes what they are: all switches but that of reuse, where breaks stay eager."""
+    return run.cell.variant if run.full else replace(run.cell.variant, reuse="on")
 
 
 def _run_live(step: Step, forward: Forward) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from dsv4bench.profiling.capture import STATIC
+from dsv4bench.profiling.capture import ON_A_TAPE
 from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.session import Session
@@ -20,6 +20,7 @@ from dsv4bench.workloads.late_layers import sparse_layers
 from dsv4bench.workloads.model import attention_share, dequants, reuse_saving
 
 LEAST_SAMPLES = 6  # with fewer, not even all samples together bound the median with 95 % confidence
+REPLAYED_FOR_BOTH = "a cell that was replayed and compared stands for reuse off and on"
 BEST_CASE = "full graph: best case, nobody ships it"
 
 
@@ -41,7 +42,7 @@ def record(run: CellRun, group: GroupRun) -> Record:
         status=run.status,
         reason=run.reason,
         label="simulated" if cell.ranks > 1 else "measured",
-        engine="gpu" if session.device.type == "cuda" else "cpu-reference",
+        engine=_engine(cell, session),
         note=notes(run, group),
         geometry=cell.geometry.name,
         batch=_batch(run, group),
@@ -74,7 +75,7 @@ def unmeasured(cell: Cell, session: Session, status: str, reason: str) -> Record
         status=status,
         reason=reason,
         label="simulated" if cell.ranks > 1 else "measured",
-        engine="gpu" if session.device.type == "cuda" else "cpu-reference",
+        engine=_engine(cell, session),
         note=list(session.notes),
         geometry=cell.geometry.name,
         batch=_load(cell),
@@ -83,6 +84,13 @@ def unmeasured(cell: Cell, session: Session, status: str, reason: str) -> Record
         environment=_environment(cell, session),
         argv=list(session.argv),
     )
+
+
+def _engine(cell: Cell, session: Session) -> str:
+    """Return what ran the cell: a GPU, or on a CPU a tape or the reference as it is."""
+    if session.device.type == "cuda":
+        return "gpu"
+    return "tape" if cell.variant.graph else "cpu-reference"
 
 
 def _environment(cell: Cell, session: Session) -> dict[str, Any]:
@@ -98,7 +106,7 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
     scope = f"attention stack only: about {share:.0%} of the FLOPs of {V41_FLASH.name}'s layers (modelled)"
     found = [*group.session.notes, scope, *_recipe(cell, forward)]
     if run.graph and group.session.device.type != "cuda":
-        found += [STATIC, *(["the cell that was replayed and compared stands for its group"] if run.live else [])]
+        found += [ON_A_TAPE, *([REPLAYED_FOR_BOTH] if run.live and not run.full else [])]
     if run.full:
         found.append(BEST_CASE)
     if run.graph and not run.full and run.live and group.refusals:

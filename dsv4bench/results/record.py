@@ -78,12 +78,11 @@ class Record:
 
     @property
     def mode(self) -> str:
-        """How the step was launched: "eager", "graph", "full graph" or, without a GPU, "static" buffers."""
+        """How the step was launched: "eager", "graph", "full graph" or, without a GPU, "tape", "full tape"."""
         if not self.variant.get("graph"):
             return "eager"
-        if self.engine != "gpu":
-            return "static"
-        return "full graph" if self.variant.get("graph-mode") == "full" else "graph"
+        graph = "graph" if self.engine == "gpu" else "tape"
+        return f"full {graph}" if self.variant.get("graph-mode") == "full" else graph
 
     @property
     def step_metric(self) -> str | None:

@@ -77,7 +77,7 @@ def test_one_side_alone_is_drawn(reuse, label):
             ["eager", "graph (breakable)"],
             ("v41-flash:", "measured", "gpu", "NVIDIA H200", "2026-11-30", "prefix 8192"),
         ),
-        (cpu_sweep(), ["eager", "static buffers, no CUDA graph"], ("v41-flash-mini", "cpu-reference", "two cores")),
+        (cpu_sweep(), ["eager", "tape, no CUDA graph"], ("v41-flash-mini", "cpu-reference, tape", "two cores")),
     ],
     ids=["h200", "two-cores"],
 )

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,13 +10,15 @@ from dsv4bench.profiling.capture import (
     capture_breakable,
     capture_full,
     run_pieces,
-    static_replay,
+    tape_breakable,
+    tape_full,
     warm_up,
 )
 from dsv4bench.profiling.capture_ledger import CaptureLedger
 from dsv4bench.profiling.graph_nodes import GraphNodes, load_graph_nodes
 from dsv4bench.profiling.ledger import CallLedger, Ledger
 from dsv4bench.ranges import Range, Several
+from dsv4bench.workloads.ops import Ops
 from tests.profiling.fake_cuda import Bindings, FakeCuda, FakeStream
 
 
@@ -193,19 +195,36 @@ def test_ledgers_count_a_capture_per_range_and_per_place(device, side):
     assert ledger.total("calls", where="segment") == 2 + 3
 
 
-def test_on_a_cpu_a_replay_runs_the_pieces_again_over_the_same_buffers():
-    buffer = torch.zeros(2)
-    pieces = [
+def on_a_cpu(buffer, read):
+    """(value + 1) * 2, a host reads it, - 1: one tape, a break, a tape."""
+    return [
         Piece("a", "segment", lambda: buffer.add_(1)),
         Piece("b", "segment", lambda: buffer.mul_(2)),
-        Piece("c", "break", lambda: buffer.sub_(1)),
+        Piece("c", "break", lambda: read.append(buffer[0].item())),
+        Piece("d", "segment", lambda: buffer.sub_(1)),
     ]
-    replay = static_replay(pieces)
-    replay.replay()
-    replay.replay()
-    assert buffer.tolist() == [3, 3]
-    assert replay.kind == "static buffers, no CUDA graph on a CPU"
-    assert (replay.segments, replay.breaks, replay.graph_launches) == (1, 1, 0)
+
+
+def test_on_a_cpu_segments_are_tapes_with_eager_breaks_between_them():
+    buffer, read, heard = torch.zeros(2), [], []
+    captured = tape_breakable(on_a_cpu(buffer, read), Ops("torch", "cpu"), Listeners(on_piece=heard.append))
+    assert (buffer.tolist(), read) == ([1, 1], [2])  # recording has run the step once
+    captured.replay()
+    captured.replay()
+    assert (buffer.tolist(), read) == ([7, 7], [2, 4, 8])
+    assert (captured.kind, captured.segments, captured.breaks, captured.graph_launches) == ("breakable tape", 2, 1, 2)
+    assert captured.capture_ns > 0
+    assert heard == ["segment", "segment", "break", "segment"]
+
+
+def test_on_a_cpu_a_full_tape_holds_breaks_too_and_refuses_what_the_host_reads():
+    buffer = torch.zeros(2)
+    pieces = on_a_cpu(buffer, [])
+    captured = tape_full([pieces[0], replace(pieces[1], kind="break"), pieces[3]], Ops("torch", "cpu"))
+    captured.replay()
+    assert (captured.kind, captured.segments, captured.breaks, buffer.tolist()) == ("full tape", 1, 0, [3, 3])
+    with pytest.raises(CaptureError, match=r"c: .*test_capture.py:\d+: reads a value to the host"):
+        tape_full(pieces, Ops("torch", "cpu"))
 
 
 def test_running_the_pieces_tells_where_each_runs():

@@ -68,7 +68,7 @@ def test_a_cpu_counts_aten_operations_and_no_device_operation(run):
     assert all(row["aten_ops"] for row in counts.rows if row["calls"])
 
 
-def test_static_buffers_are_counted_where_a_graph_would_have_them(run):
+def test_a_tape_is_counted_where_a_graph_would_be(run):
     eager, graph = counted(run), counted(run, eager=False)
     assert {row["where"] for row in eager.rows} == {"eager"}
     where = {row["op"]: row["where"] for row in graph.rows}

@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dsv4bench.errors import CellSkipped
 from dsv4bench.profiling import counting, verify
-from dsv4bench.profiling.capture import STATIC
 from dsv4bench.profiling.capture_ledger import CaptureLedger
 from dsv4bench.profiling.graphs import NO_GRAPH, Graphs, Pool, open_pool, padded_plan
 from dsv4bench.workloads.break_forms import EAGER, Form
@@ -37,7 +35,7 @@ def captured(run):
 
 
 @pytest.fixture(scope="module")
-def static():
+def taped():
     """One cell of 7 rows in a bucket of 8, captured as a CPU does."""
     run = allocated(graph=True, reuse="on", extend="7")
     captured(run)
@@ -82,19 +80,21 @@ def test_each_forward_is_padded_or_refused_by_itself(tmp_path):
 # captures on a CPU
 
 
-def test_on_a_cpu_a_graph_is_the_same_run_over_static_buffers(static):
-    cell, _ = of(static)
+def test_on_a_cpu_a_graph_is_a_tape(taped):
+    cell, _ = of(taped)
     (graph,) = cell.captured.values()
     assert list(cell.captured) == [8]
-    assert graph.kind == STATIC
-    # breaks: 6 attentions, 4 source projections, 3 full top-k; segments are what lies between them
-    assert (graph.breaks, graph.graph_launches, graph.memory_bytes) == (13, 0, 0)
+    # breaks: 6 attentions, 4 source projections, 3 full top-k, 3 of them right before an attention
+    assert (graph.kind, graph.breaks, graph.graph_launches) == ("breakable tape", 13, 11)
+    assert graph.memory_bytes == 8 * 32 * 2  # the logits, bf16, of the layer that scores 4 blocks of 8 candidates
 
 
-def test_on_a_cpu_there_is_no_full_graph():
+def test_on_a_cpu_a_full_graph_is_one_tape_for_each_forward():
     run = allocated(graph=True, graph_mode="full", reuse="on")
-    with pytest.raises(CellSkipped, match="--graph-mode full: static buffers, no CUDA graph on a CPU"):
-        captured(run)
+    cell = captured(run)
+    (graph,) = cell.captured.values()
+    assert (list(cell.captured), graph.kind, graph.segments, graph.breaks) == ([-1], "full tape", 1, 0)
+    assert [(check.name, check.passed) for check in checks(run)] == [(NAMES[0], True)]
 
 
 def test_a_cpu_has_no_pool_of_graphs():
@@ -107,36 +107,36 @@ def test_a_cpu_has_no_pool_of_graphs():
 NAMES = ["replay against eager", "replay of another batch against eager", "padded rows against live rows"]
 
 
-def test_a_replay_equals_eager_runs_of_two_batches(static):
-    found = checks(static)
+def test_a_replay_equals_eager_runs_of_two_batches(taped):
+    found = checks(taped)
     assert [check.name for check in found] == NAMES
     assert all(check.passed for check in found)
 
 
-def test_after_timing_one_batch_is_enough(static):
-    assert [check.name for check in checks(static, again=True)] == NAMES[:1]
+def test_after_timing_one_batch_is_enough(taped):
+    assert [check.name for check in checks(taped, again=True)] == NAMES[:1]
 
 
-def spoilt(static, monkeypatch, spoil):
-    cell, _ = of(static)
+def spoilt(taped, monkeypatch, spoil):
+    cell, _ = of(taped)
     monkeypatch.setitem(cell.captured, 8, replace(cell.captured[8], calls=spoil(cell.captured[8].calls)))
 
 
-def test_a_graph_that_lacks_a_piece_is_wrong_for_every_batch(static, monkeypatch):
-    spoilt(static, monkeypatch, lambda calls: calls[:-1])
-    first, second, padding = checks(static)
+def test_a_graph_that_lacks_a_piece_is_wrong_for_every_batch(taped, monkeypatch):
+    spoilt(taped, monkeypatch, lambda calls: calls[:-1])
+    first, second, padding = checks(taped)
     assert not first.passed
     assert not second.passed
     assert padding.passed  # runs the pieces, not the graph
 
 
 @pytest.mark.parametrize("name", ["hidden", "positions", "loc", "pair_loc", "swa_loc"])
-def test_a_graph_that_has_baked_in_its_first_batch_is_wrong_for_the_other(static, monkeypatch, name):
-    _, step = of(static)
-    (forward,) = static.prefill.all_forwards()
+def test_a_graph_that_has_baked_in_its_first_batch_is_wrong_for_the_other(taped, monkeypatch, name):
+    _, step = of(taped)
+    (forward,) = taped.prefill.all_forwards()
     kept, read = (getattr(inputs, name) for inputs in (forward.inputs, step.inputs))
-    spoilt(static, monkeypatch, lambda calls: (lambda: read[: len(kept)].copy_(kept), *calls))
-    first, second, _ = checks(static)
+    spoilt(taped, monkeypatch, lambda calls: (lambda: read[: len(kept)].copy_(kept), *calls))
+    first, second, _ = checks(taped)
     assert first.passed
     assert not second.passed
 
@@ -149,7 +149,7 @@ def test_a_cell_whose_every_forward_is_refused_has_nothing_to_check():
     assert checks(run) == []
 
 
-def test_each_graph_is_checked_once_and_an_idle_rank_never(static):
+def test_each_graph_is_checked_once_and_an_idle_rank_never(taped):
     run = allocated(graph=True, reuse="on", batch="3", dep_simulated="4", extend="4")
     cell = captured(run)
     assert list(cell.captured) == [4]

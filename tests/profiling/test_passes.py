@@ -9,7 +9,7 @@ from dsv4bench.errors import CaptureError, CellError, CellSkipped
 from dsv4bench.profiling import counting
 from dsv4bench.profiling import graphs as graphs_module
 from dsv4bench.profiling import predict as predict_module
-from dsv4bench.profiling.capture import static_replay
+from dsv4bench.profiling.capture import tape_breakable
 from dsv4bench.profiling.graphs import Graphs
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.passes import run_group
@@ -99,13 +99,13 @@ def test_a_fault_makes_the_graph_cell_wrong_and_not_its_partner(fault):
 
 
 def test_a_replay_that_leaves_something_out_is_wrong_before_it_is_timed(monkeypatch):
-    def forgetful(pieces):
-        return static_replay(pieces[:-1])
+    def forgetful(pieces, ops):
+        return tape_breakable(pieces[:-1], ops)
 
-    monkeypatch.setattr(graphs_module, "static_replay", forgetful)
+    monkeypatch.setattr(graphs_module, "tape_breakable", forgetful)
     events = []
     records, _ = run(events)
-    # static buffers run the same code in every cell, so one of them is looked at
+    # reuse changes no tape, so one of them is looked at
     assert [record.status for record in records] == ["ok", "ok", "ok", "wrong"]
     assert records[-1].reason.startswith("replay against eager: ")
     assert records[-1].samples_ns == {}

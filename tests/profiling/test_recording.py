@@ -16,7 +16,7 @@ from dsv4bench.results.schema import decode, encode
 from tests.profiling.fake_gpu import fake_gpu
 from tests.profiling.small_groups import COMMIT, TINY, allocated, group, model, requests_file, session
 
-STATIC = "static buffers, no CUDA graph on a CPU"
+ON_A_TAPE = "tape: the semantics of a CUDA graph on a CPU, no GPU time"
 
 
 def run(opened=None, **typed):
@@ -25,7 +25,7 @@ def run(opened=None, **typed):
 
 @pytest.fixture(scope="module")
 def uniform():
-    """One request of 7 tokens: reuse off and on, eager and over static buffers."""
+    """One request of 7 tokens: reuse off and on, eager and on a tape."""
     return run(extend="7")
 
 
@@ -128,15 +128,15 @@ def test_counts_are_those_of_one_forward(uniform):
 
 
 def test_checks_memory_and_graph_are_plain_values(uniform):
-    on, static = uniform[1], uniform[3]
+    on, taped = uniform[1], uniform[3]
     assert {"name": "reused heads", "passed": True, "detail": "1 reused heads equal a fresh dequant byte for byte"} in (
         on.checks
     )
     assert set(on.memory) == {"peak_bytes", "workspace_bytes", "pool_bytes", "buffer_bytes"}
     assert (on.graph, on.coverage) == (None, None)
-    # 3 attentions, projections and full top-k of 2 sources; no graph was launched
-    assert {name: static.graph[name] for name in ("kind", "breaks", "graph_launches", "graphs")} == {
-        "kind": STATIC, "breaks": 7, "graph_launches": 0, "graphs": 1,
+    # 3 attentions, projections and full top-k of 2 sources; no segment between a top-k and the attention after it
+    assert {name: taped.graph[name] for name in ("kind", "breaks", "graph_launches", "graphs")} == {
+        "kind": "breakable tape", "breaks": 7, "graph_launches": 6, "graphs": 1,
     }  # fmt: skip
 
 
@@ -149,12 +149,12 @@ def test_the_prediction_is_the_groups(uniform):
 
 
 def test_notes_say_what_is_measured_and_on_what(uniform):
-    eager, static = uniform[0].note, uniform[2].note
+    eager, taped = uniform[0].note, uniform[2].note
     assert eager[0] == "a note of the session"
     assert eager[1].startswith("attention stack only: about ")
     assert "of the FLOPs of v41-flash's layers (modelled)" in eager[1]
-    assert STATIC not in eager
-    assert static == [*eager, STATIC, "the cell that was replayed and compared stands for its group"]
+    assert ON_A_TAPE not in eager
+    assert taped == [*eager, ON_A_TAPE, "a cell that was replayed and compared stands for reuse off and on"]
 
 
 def test_few_samples_are_flagged(uniform):
@@ -162,7 +162,7 @@ def test_few_samples_are_flagged(uniform):
 
 
 def test_a_dealt_batch_is_simulated_and_its_step_is_the_slowest_ranks(dealt):
-    eager, static = dealt
+    eager, taped = dealt
     assert (eager.label, eager.ranks) == ("simulated", 3)
     assert eager.variant["dep-simulated"] == 3
     assert (eager.batch["padded_rows"], eager.batch["rank_rows"]) == (14, [7, 7, 0])
@@ -170,25 +170,25 @@ def test_a_dealt_batch_is_simulated_and_its_step_is_the_slowest_ranks(dealt):
     # two requests: the third rank has none, sits the eager step out and replays padded rows in a graph
     busy, idle = {"step_period": [1_000_000] * 2}, {"step_period": [0, 0]}
     assert eager.rank_samples_ns == [busy, busy, idle]
-    assert static.rank_samples_ns == [busy] * 3
-    assert eager.samples_ns == static.samples_ns == busy
-    assert static.batch["padded_rows"] == 3 * 8
+    assert taped.rank_samples_ns == [busy] * 3
+    assert eager.samples_ns == taped.samples_ns == busy
+    assert taped.batch["padded_rows"] == 3 * 8
 
 
 def test_recorded_requests_run_forward_by_forward(chunked):
-    (eager, static), file = chunked
-    assert (eager.status, static.status) == ("ok", "ok")
-    assert eager.samples_ns == static.samples_ns == {"step_period": [3_000_000] * 2}
+    (eager, taped), file = chunked
+    assert (eager.status, taped.status) == ("ok", "ok")
+    assert eager.samples_ns == taped.samples_ns == {"step_period": [3_000_000] * 2}
     expected = {
         "requests": 2, "extend": None, "prefix": 0, "rows": 17, "source": file, "divide": 64, "forwards": 3,
     }  # fmt: skip
     assert eager.batch == {**expected, "padded_rows": 17, "rank_rows": [17]}
     # 8 and 8 rows fill their bucket; one row is refused and runs as it is
-    assert static.batch == eager.batch
+    assert taped.batch == eager.batch
     refused = "1 of 3 forwards run eagerly, refused by the graph: bucket 4 is over 2 times the 1 tokens"
-    assert refused in static.note
+    assert refused in taped.note
     assert refused not in eager.note
-    assert static.graph["graphs"] == 1
+    assert taped.graph["graphs"] == 1
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,13 @@ def test_a_cell_without_a_time_has_no_prediction_either():
     assert refused.predicted is None
 
 
-def test_a_full_graph_is_skipped_on_a_cpu():
+def test_a_full_graph_on_a_cpu_is_one_tape():
     (one,) = run(graph=True, reuse="on", graph_mode="full")
-    assert (one.status, one.reason) == ("skipped", f"--graph-mode full: {STATIC}")
+    assert (one.status, one.engine, one.mode) == ("ok", "tape", "full tape")
+    assert {name: one.graph[name] for name in ("kind", "segments", "breaks")} == {
+        "kind": "full tape", "segments": 1, "breaks": 0,
+    }  # fmt: skip
+    assert {ON_A_TAPE, "full graph: best case, nobody ships it"} <= set(one.note)
 
 
 def test_a_group_that_could_not_be_allocated_still_has_a_record_for_every_cell():

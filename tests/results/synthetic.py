@@ -121,10 +121,10 @@ def sweep():
 
 
 def cpu_sweep():
-    """Batches 1 and 2 on a CPU, eager and over static buffers."""
-    notes = {False: [SHARE], True: [SHARE, "static buffers, no CUDA graph on a CPU"]}
+    """Batches 1 and 2 on a CPU, eager and on a tape."""
+    notes = {False: [SHARE], True: [SHARE, "tape: the semantics of a CUDA graph on a CPU, no GPU time"]}
     cells = [(batch, reuse, graph) for batch in (1, 2) for graph in (False, True) for reuse in ("off", "on")]
-    return [record(*cell, engine="cpu-reference", note=notes[cell[2]]) for cell in cells]
+    return [record(*cell, engine="tape" if cell[2] else "cpu-reference", note=notes[cell[2]]) for cell in cells]
 
 
 def with_variant(one, **switches):

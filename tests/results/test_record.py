@@ -63,8 +63,8 @@ def test_only_key_and_status_are_needed():
         (False, "full", "gpu", "eager"),
         (True, "breakable", "gpu", "graph"),
         (True, "full", "gpu", "full graph"),
-        (True, "breakable", "cpu-reference", "static"),
-        (True, "full", "tape", "static"),
+        (True, "breakable", "tape", "tape"),
+        (True, "full", "tape", "full tape"),
     ],
 )
 def test_mode_names_what_launched_the_step(graph, mode, engine, want):

@@ -1,0 +1,102 @@
+"""What the capture of a CUDA graph refuses, told from the torch operation that asks for it, on any device.
+
+Three kinds of things: a value that the host reads, an output whose size depends on data, and a copy of fresh host
+memory to the device. Torch tags its operations with the first two; the third shows as `lift_fresh`, which is how a
+tensor made of Python data enters.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+# whose frames are never the step's: torch, the tape and what calls it, and the dispatch of operations
+_NOT_THE_STEP = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).parent),
+    str(Path(__file__).parents[1] / "workloads" / "ops.py"),
+)
+# what reads a tensor on the host without dispatching an operation on a CPU
+HOST_READS = frozenset({"tolist", "numpy", "__array__", "__repr__", "cpu"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Why something does not fit in a graph, and how to mend it, in a few words each."""
+
+    what: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in a step that a graph cannot hold: `place` is file and line, `piece` the part of the step."""
+
+    piece: str
+    place: str
+    rule: Rule
+
+    @property
+    def text(self) -> str:
+        """One line for an error."""
+        return f"{self.piece}: {self.place}: {self.rule.what}; {self.rule.mend}"
+
+
+HOST_READ_MEND = "keep the value on the device, or make this part a break"
+DATA_SIZE_MEND = "use a fixed size and a mask (torch.where, masked_fill), or make this part a break"
+FRESH_MEMORY_MEND = "build the tensor before capture and refresh it in place, or fill one on the device"
+
+
+def host_read(name: str) -> Rule:
+    """Return the rule that a call of `name` (e.g. "tolist") breaks."""
+    return Rule(f"reads a value to the host ({name})", HOST_READ_MEND)
+
+
+def fresh_memory(name: str) -> Rule:
+    """Return the rule that an operation breaks which copies host memory that a replay does not refresh."""
+    return Rule(f"copies fresh host memory to the device ({name})", FRESH_MEMORY_MEND)
+
+
+def broken_rule(func: Any, arguments: Mapping[str, Any]) -> Rule | None:
+    """Return the rule that an aten operation with these arguments breaks, by torch's tags, or None."""
+    name = str(func.__name__).removesuffix(".default")
+    if torch.Tag.data_dependent_output in func.tags:
+        return host_read(name)
+    sized = torch.Tag.dynamic_output_shape in func.tags or func.overloadpacket is torch.ops.aten.index_put_
+    if sized and _size_depends_on_data(func.overloadpacket, arguments):
+        return Rule(f"has a size that depends on data ({name})", DATA_SIZE_MEND)
+    return None
+
+
+def _size_depends_on_data(operation: Any, arguments: Mapping[str, Any]) -> bool:
+    aten = torch.ops.aten
+    if operation is aten.index:
+        return _has_mask(arguments["indices"])
+    if operation is aten.index_put_:  # with one value a mask is a masked fill, which has no size
+        return arguments["values"].numel() != 1 and _has_mask(arguments["indices"])
+    return not (operation is aten.repeat_interleave and arguments.get("output_size") is not None)
+
+
+def _has_mask(indices: Sequence[torch.Tensor | None]) -> bool:
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def place_of_step() -> str:
+    """Return "file:line" of the innermost code that is neither torch's nor the tape's, relative to the project."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_STEP):
+        frame = frame.f_back
+    return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _short(name: str) -> str:
+    for root in (PACKAGE_ROOT, Path.cwd()):
+        if Path(name).is_relative_to(root):
+            return str(Path(name).relative_to(root))
+    return name
