@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import typer
 
+from dsv4bench import cli_check_counts
+
 EPILOG = "Exit codes: 0 it holds; 1 it does not; 2 usage; 4 there was nothing to check."
 
 check = typer.Typer(
@@ -21,3 +23,6 @@ check = typer.Typer(
 @check.callback()
 def group() -> None:
     """Check what must hold; --help lists the checks."""
+
+
+check.command("counts", epilog=EPILOG)(cli_check_counts.counts)

@@ -18,6 +18,7 @@ from dsv4bench.errors import UsageError
 from dsv4bench.profiling import sweep
 from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.compare import compare, pairs, without_place
+from dsv4bench.results.counts import incomplete
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, finished_keys, open_store, read_records, resume_store, run_directory
 from dsv4bench.workloads.cells import Group, cells
@@ -111,17 +112,12 @@ def exit_code(records: Sequence[Record]) -> int:
         return FAILED
     if not any(record.status == "ok" for record in records):
         return NOTHING
-    return INCOMPLETE if any(_incomplete(record) for record in records) else OK
+    return INCOMPLETE if any(incomplete(record.coverage) for record in records) else OK
 
 
 def _something_added(records: Sequence[Record]) -> bool:
     """Return whether reuse launched anything more than its before."""
     return any(compare(pair).added for pair in pairs(records, "reuse", "off", "on"))
-
-
-def _incomplete(record: Record) -> bool:
-    coverage = record.coverage or {}
-    return any(coverage.get(name) for name in ("unattributed", "ambiguous", "lost", "disagreement"))
 
 
 def _print_plan(plan: Sequence[Group], options: PrefillOptions, form: str) -> None:

@@ -17,6 +17,7 @@ MAY_IMPORT = {
     "cli": {"cli", "profiling", "workloads", "kernels", "results", "dashboards"},
 }
 FOLDERS = {"kernels", "workloads", "profiling", "profiling/traces", "results", "dashboards", "dashboards/templates"}
+FOLDERS_OF_DATA = {"expectations"}
 SHARED_BY_KERNELS = {
     "arguments",
     "attend",
@@ -108,7 +109,7 @@ def test_a_wrong_arrow_is_seen(name, text, wrong):
 
 def test_the_folders_are_those_of_the_house():
     folders = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*") if path.is_dir()}
-    assert {name for name in folders if "__pycache__" not in name} <= FOLDERS
+    assert {name for name in folders if "__pycache__" not in name} <= FOLDERS | FOLDERS_OF_DATA
     assert {"kernels", "workloads", "profiling", "results", "dashboards"} <= folders
 
 

@@ -20,6 +20,16 @@ DEVICE = ("kernels", "copies", "sets")
 POOLING = ("compress_pool", "compress_c2")
 # the operations of a ratio-2 source after its projection, and their launches (specification 3.6)
 COMPRESSOR = (*POOLING, "latent_norm", "fake_quant", "store", "index_k_proj", "index_k_norm", "index_key", "index_pack")
+# every operation that a step has; "other" is what lies in a range of ours that names none
+OPERATIONS = (
+    *("input_norm", "qkv_proj", "q_norm", "q_proj", "q_rope", "norm_rope_store", "load_input", "zero_padding"),
+    *("compress_proj", "index_q_proj", "index_weights_proj", "compress_c1", *COMPRESSOR),
+    *("index_query", "index_logits", "index_topk", "index_candidates"),
+    *("combine", COMPRESSED, SWA, "sparse_attention", "window_slots", "compressed_slots", "paged_attention"),
+    *("enter_tail", "inverse_rope", "o_proj_a", "o_proj_b", "break_copy", "other"),
+)
+OPERATIONS_CLASS = "operations"
+COUNTED = (*CLASSES, OPERATIONS_CLASS)  # what can be expected of rows: their classes, and device operations together
 SPECIFIED_TORCH = {"v41+fp4": 61, "v41": 62, "v4": 62, "v41_new+fp4_new": 61, "v41_new": 62, "uniform": 62}
 SPECIFIED_FUSED = 4
 
@@ -69,6 +79,11 @@ def added(before: Sequence[Row], after: Sequence[Row]) -> list[str] | None:
         (key, name, *change[name]) for key, change in changes.items() for name in classes if _grew(key[0], name, change)
     ]
     return [f"{_place(*key)}: {name} {old} -> {new}" for key, name, old, new in grown] if classes else None
+
+
+def incomplete(coverage: Mapping[str, Any] | None) -> bool:
+    """Return whether something that ran found no range, or two counts of one step disagree."""
+    return any((coverage or {}).get(name) for name in ("unattributed", "ambiguous", "lost", "disagreement"))
 
 
 def operations(op: str | None, counted: Counted) -> int | None:
