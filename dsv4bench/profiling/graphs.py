@@ -20,6 +20,7 @@ from dsv4bench.profiling.capture import (
 )
 from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.counting import GraphCounter
+from dsv4bench.profiling.live_rows import compare_live_rows
 from dsv4bench.profiling.verify import Check, Seen
 from dsv4bench.workloads.batch import Plan
 from dsv4bench.workloads.break_forms import form_of
@@ -124,7 +125,7 @@ class Graphs:
             if other is not None:
                 second = self.prefill.forward(other)
                 yield self._check("replay of another batch against eager", run, step, second, captured)
-                yield verify.compare_live_rows(step, second)
+                yield compare_live_rows(step, second, form_of(run.cell.variant))
 
     def _check(self, name: str, run: CellRun, step: Step, forward: Forward, captured: Captured) -> Check:
         pieces = self.pieces(run, step, forward)

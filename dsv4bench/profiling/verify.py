@@ -13,19 +13,13 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.contract import Call, Kernel, Provider, Tolerance
-from dsv4bench.profiling.capture import run_pieces
 from dsv4bench.profiling.digest import Digest, digest, digest_all
 from dsv4bench.ranges import Range
 from dsv4bench.workloads.batch import Batch
-from dsv4bench.workloads.break_forms import TOP_K
 from dsv4bench.workloads.forward import Forward, Gather
 from dsv4bench.workloads.geometry import Geometry, LayerKind
-from dsv4bench.workloads.late_layers import early
 from dsv4bench.workloads.poison import poison_slots
 from dsv4bench.workloads.step import Step
-
-TOPK_RECALL = 0.99  # specification 6.5
-LAYER_TOLERANCE = 2e-2  # of the norm of a layer's attention output: bf16 GEMMs round otherwise at another row count
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,65 +188,3 @@ def other_batch(batch: Batch) -> Batch | None:
         request = requests[longer]
         requests[longer] = type(request)(request.index, request.prefix + 1, request.extend - 1)
     return Batch(tuple(requests), batch.rank, batch.bucket)
-
-
-def compare_live_rows(step: Step, forward: Forward) -> Check:
-    """Check, layer by layer on equal inputs, that padding changes the live rows by no more than a GEMM's rounding.
-
-    Top-k is a choice, which a rounding step near a tie turns over: both runs of a layer read the padded run's choice,
-    and how much of it the live run would have chosen is a bound of its own.
-    """
-    worst, recall, rows = (0.0, 0), 1.0, forward.batch.rows
-    step.pools.restore_rings()
-    step.poison()
-    step.load(forward)
-    for kind in early(step.geometry, step.variant):
-        error, chosen = _layer_against_live(step, kind, rows, forward.live)
-        worst, recall = max(worst, (error, kind.layer)), min(recall, chosen)
-    if step.tail is not None and forward.tail is not None:
-        run_pieces(step.tail_pieces(rows, forward.tail.batch.rows))
-        for kind in step.late_layers:
-            error, chosen = _layer_against_live(step.tail, kind, forward.tail.batch.rows, forward.tail.live)
-            worst, recall = max(worst, (error, kind.layer)), min(recall, chosen)
-    detail = (
-        f"attention outputs differ by {worst[0]:.2g} of their norm at most (layer {worst[1]}), allowed"
-        f" {LAYER_TOLERANCE:g}; top-k agrees to {recall:.3f} at least, expected {TOPK_RECALL:g}"
-    )
-    return Check("padded rows against live rows", worst[0] <= LAYER_TOLERANCE and recall >= TOPK_RECALL, detail)
-
-
-def _layer_against_live(step: Step, kind: LayerKind, rows: int, live: int) -> tuple[float, float]:
-    """Run one layer over padded rows, then over live rows from the same inputs; return (error, agreement of top-k).
-
-    The padded run's results are what the next layer reads.
-    """
-    residual, ring = step.buffers.residual[:rows], step.pools.rings.get(kind.layer)
-    raw = (step.buffers.raw_1 if kind.ratio == 1 else step.buffers.raw_2)[:live]
-    before = (step.inputs.hidden[:rows] if kind.layer == 0 else residual).clone()
-    parked = None if ring is None else ring.clone()
-    run_pieces(step.layer(kind, rows))
-    padded, choice, expected = residual.clone(), raw.clone(), step.buffers.attention[:live].clone()
-    residual.copy_(before)
-    if ring is not None and parked is not None:
-        ring.copy_(parked)
-    pieces = step.layer(kind, live)
-    run_pieces([piece for piece in pieces if piece.part != TOP_K])
-    error = _relative(step.buffers.attention[:live].float() - expected.float(), expected.float())
-    run_pieces([piece for piece in pieces if piece.part == TOP_K])
-    agreement = _agreement(raw, choice) if kind.owns_index else 1.0
-    residual.copy_(padded)
-    raw.copy_(choice)
-    return (float("inf") if error != error else error), agreement
-
-
-def _agreement(got: torch.Tensor, want: torch.Tensor) -> float:
-    """Return the share of the chosen positions of `want` [rows, k] that `got` chose too; -1 is no position."""
-    chosen = want >= 0
-    tiles = zip(torch.split(want, 64), torch.split(got, 64), strict=True)
-    found = torch.cat([(one[:, :, None] == other[:, None, :]).any(dim=2) for one, other in tiles])
-    return ((found & chosen).sum() / chosen.sum().clamp(min=1)).item()
-
-
-def _relative(difference: torch.Tensor, of: torch.Tensor) -> float:
-    norm = of.norm().item()
-    return difference.norm().item() / norm if norm else 0.0

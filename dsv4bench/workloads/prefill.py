@@ -52,9 +52,9 @@ class Prefill:
         for rank in self.forwards:
             yield from rank
 
-    def forward(self, batch: Batch) -> Forward:
-        """Build another forward over the same pools, with hidden states of its own."""
-        seed = self.model.seed + 7_919
+    def forward(self, batch: Batch, draw: int = 0) -> Forward:
+        """Build another forward over the same pools, with hidden states of its own; each `draw` gives others."""
+        seed = self.model.seed + 7_919 + draw
         return make_forward(self.model.geometry, self.pools.tables, batch, seed, self.tail is not None)
 
 

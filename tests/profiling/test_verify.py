@@ -1,4 +1,4 @@
-"""What a check sees: stale heads, other bytes, a kernel out of tolerance, padding that leaks into live rows."""
+"""What a check sees: stale heads, other bytes, a kernel out of tolerance."""
 
 from dataclasses import replace
 
@@ -13,7 +13,6 @@ from dsv4bench.profiling.verify import Check, KernelAudit, Seen
 from dsv4bench.ranges import Range
 from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.geometry import V41_FLASH_MINI
-from dsv4bench.workloads.step import Piece
 from tests.profiling.small_groups import SMALL, allocated
 
 
@@ -21,12 +20,6 @@ from tests.profiling.small_groups import SMALL, allocated
 def eager():
     """One batch of 8 rows, reuse off and on."""
     return allocated(graph=False)
-
-
-@pytest.fixture(scope="module")
-def padded():
-    """One batch of 7 rows in a bucket of 8."""
-    return allocated(graph=True, extend="7")
 
 
 def observe(group, reuse, run=None):
@@ -248,61 +241,6 @@ def batch(*lengths, bucket=None):
 )
 def test_another_batch_has_one_row_less_in_the_same_bucket(given, other):
     assert verify.other_batch(given) == other
-
-
-# padded rows against live rows
-
-
-def compare_live_rows(run):
-    (forward,) = run.prefill.all_forwards()
-    with torch.no_grad():
-        return verify.compare_live_rows(run.steps["off", "fused"], forward)
-
-
-def test_padding_leaves_live_rows_alone(padded):
-    check = compare_live_rows(padded)
-    assert check.name == "padded rows against live rows"
-    assert check.passed, check.detail
-
-
-def with_a_leak(step, monkeypatch, leak, name):
-    """After the pieces called `name`, `leak` runs in a padded run and not in a live one."""
-    honest = step.layer
-
-    def layer(kind, rows):
-        found = honest(kind, rows)
-        if rows == 8:
-            place = next((i for i, piece in enumerate(found) if piece.name.endswith(name)), None)
-            if place is not None:
-                found.insert(place + 1, Piece("leak", "segment", leak))
-        return found
-
-    monkeypatch.setattr(step, "layer", layer)
-
-
-@pytest.mark.parametrize(
-    ("size", "differ"), [(1.5, "0.33"), (1.02, "0.02"), (float("nan"), "inf")], ids=["half", "2 %", "not a number"]
-)
-def test_padding_that_changes_an_attention_output_is_seen(padded, monkeypatch, size, differ):
-    step = padded.steps["off", "fused"]
-    with_a_leak(step, monkeypatch, lambda: step.buffers.attention[:7].mul_(size), "layer 5 attention")
-    check = compare_live_rows(padded)
-    assert f"attention outputs differ by {differ} of their norm at most (layer 5)" in check.detail
-    assert check.passed == (size == 1.02)
-
-
-def test_padding_that_changes_the_choice_of_top_k_is_seen(padded, monkeypatch):
-    step = padded.steps["off", "fused"]
-
-    def choose_others():
-        for raw in (step.buffers.raw_1, step.buffers.raw_2):
-            raw[:7].copy_(raw[:7].roll(1, dims=0))
-            raw[:7, ::2] = 0
-
-    with_a_leak(step, monkeypatch, choose_others, "top-k")
-    check = compare_live_rows(padded)
-    assert not check.passed
-    assert "top-k agrees to 0." in check.detail
 
 
 def test_a_share_of_bytes_is_one_of_those_written():
