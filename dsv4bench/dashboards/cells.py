@@ -11,7 +11,7 @@ from dsv4bench.results.record import Record
 
 Thing = TypeVar("Thing")
 # named by the table's own columns or, the last one, as the number of ranks
-SHOWN_SWITCHES = ("reuse", "graph", "graph-mode", "dep-simulated")
+SHOWN_SWITCHES = ("reuse", "graph", "graph-mode", "breaks", "break-outputs", "dep-simulated")
 
 
 def heading(what: str, record: Record) -> str:
@@ -21,6 +21,15 @@ def heading(what: str, record: Record) -> str:
     """
     engine = "cpu-reference" if record.engine == "tape" else record.engine
     return f"{what}, attention stack of {record.geometry}: {record.label}, {engine}, {record.machine}"
+
+
+def mode_text(record: Record) -> str:
+    """Return how a cell was launched and the form of its breaks, e.g. "eager", "graph sm100", "graph hopper static".
+
+    A break's output is copied unless it is said to be static.
+    """
+    breaks, outputs = record.variant.get("breaks"), record.variant.get("break-outputs")
+    return " ".join([record.mode, *([breaks] if breaks else []), *(["static"] if outputs == "static" else [])])
 
 
 def batch_text(record: Record) -> str:
@@ -85,8 +94,8 @@ def grouped(things: Iterable[Thing], key: Callable[[Thing], Hashable]) -> list[l
 def cells_text(records: Sequence[Record]) -> str:
     """Return which cells are meant, e.g. "eager, batch 1 x 1024 2 x 1024; graph, batch 1 x 1024"."""
     parts = [
-        f"{same[0].mode}, batch {', '.join(dict.fromkeys(batch_text(record) for record in same))}"
-        for same in grouped(records, lambda record: record.mode)
+        f"{mode_text(same[0])}, batch {', '.join(dict.fromkeys(batch_text(record) for record in same))}"
+        for same in grouped(records, mode_text)
     ]
     return "; ".join(parts)
 

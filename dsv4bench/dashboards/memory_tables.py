@@ -1,4 +1,4 @@
-"""Tables of what comes with a step's time: host submit, memory, checks, and the pieces of its graph."""
+"""Tables of what comes with a step's time: host submit, memory and checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _memory_table(same: Sequence[Pair]) -> Table:
         Column("checks", _names("checks"), right=False),
         *(Column("", _names(name)) for name in GRAPH.values()),
     )
-    notes = [settings(same[0].any), SUBMIT_NOTE, *said_of(records, _failed_checks), *said_of(records, _pieces)]
+    notes = [settings(same[0].any), SUBMIT_NOTE, *said_of(records, _failed_checks)]
     notes += notes_of(records)
     title = heading("Host submit, memory and checks, reuse off -> on", same[0].any)
     return Table(title, columns, tuple(_memory_row(pair, scale) for pair in same), tuple(notes))
@@ -83,14 +83,3 @@ def _checks(checks: Sequence[dict[str, Any]]) -> str:
 
 def _failed_checks(record: Record) -> list[str]:
     return [f"WRONG {check['name']}: {check.get('detail')}" for check in record.checks if not check["passed"]]
-
-
-def _pieces(record: Record) -> list[str]:
-    graph = record.graph
-    if not graph:
-        return []
-    graphs = graph.get("graphs") or 1
-    each = (
-        f"{graph.get('segments')} segments, {graph.get('breaks')} breaks, {graph.get('graph_launches')} graph launches"
-    )
-    return [each if graphs == 1 else f"{graphs} graphs, the first of {each}"]

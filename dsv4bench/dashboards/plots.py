@@ -45,6 +45,8 @@ def sections(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     if frame.empty:
         return []
     keys = [name for name in SECTION if name in frame and frame[name].nunique(dropna=False) > 1]
+    # eager cells have no breaks, and share a figure with graphs of one form
+    keys += [name for name in ("breaks", "break-outputs") if name in frame and frame[name].nunique() > 1]
     if frame.duplicated([*keys, "mode", "requests"]).any():
         keys.append("extend")
     if not keys:

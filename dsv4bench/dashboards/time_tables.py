@@ -8,6 +8,7 @@ from dsv4bench.dashboards.cells import (
     batch_text,
     grouped,
     heading,
+    mode_text,
     notes_of,
     provenance,
     records_of,
@@ -65,7 +66,7 @@ def cell_cells(record: Record) -> list[Cell]:
         Cell(batch_text(record), (batch.get("requests"), batch.get("extend"))),
         Cell(rows_text(record), (batch.get("rows"), batch.get("padded_rows"))),
         cell(forwards, "" if forwards in (None, 1) else str(forwards)),
-        cell(record.mode),
+        cell(mode_text(record)),
     ]
 
 

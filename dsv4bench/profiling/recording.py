@@ -6,18 +6,18 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from dsv4bench.profiling.capture import ON_A_TAPE
+from dsv4bench.profiling.capture import ON_A_TAPE, Captured
 from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import StopRule, Timing
 from dsv4bench.results.record import Record
 from dsv4bench.units import format_ns, format_percent
-from dsv4bench.workloads.batch import Batch
+from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.cells import Cell
 from dsv4bench.workloads.geometry import V41_FLASH
 from dsv4bench.workloads.late_layers import sparse_layers
-from dsv4bench.workloads.model import attention_share, dequants, reuse_saving
+from dsv4bench.workloads.model import attention_share, break_copies, dequants, reuse_saving
 
 LEAST_SAMPLES = 6  # with fewer, not even all samples together bound the median with 95 % confidence
 REPLAYED_FOR_BOTH = "a cell that was replayed and compared stands for reuse off and on"
@@ -238,7 +238,17 @@ def _graph(run: CellRun) -> dict[str, Any] | None:
         "graphs": len(graphs),
         "capture_ns": sum(graph.capture_ns for graph in graphs),
         "memory_bytes": sum(graph.memory_bytes for graph in graphs),
+        "each": [_one_graph(run.cell, key, graph) for key, graph in run.captured.items()],
     }
+
+
+def _one_graph(cell: Cell, key: int, graph: Captured) -> dict[str, Any]:
+    """Return what is known of one graph; a full one has no bucket. The first is the one that was counted."""
+    bucket = key if key > 0 else None
+    full = Batch((Request(0, 0, bucket or 0),), bucket=bucket)
+    copied = break_copies(cell.geometry, full, cell.variant)
+    names = ("segments", "breaks", "graph_launches", "capture_ns", "memory_bytes")
+    return {"bucket": bucket} | {name: getattr(graph, name) for name in names} | {"copied_bytes": copied.bytes_written}
 
 
 def _flags(run: CellRun, rule: StopRule) -> list[str]:

@@ -16,6 +16,7 @@ from dsv4bench.results.record import Record
 from dsv4bench.results.stats import CONFIDENCE, Interval, median_interval, paired_difference
 
 PLACE = ("--out", "--resume")  # where a run writes
+HOW_CAPTURED = ("graph-mode", "breaks", "break-outputs")  # an eager step has none of these
 NOT_RESOLVABLE = "not resolvable here"
 
 
@@ -156,7 +157,7 @@ def _unresolved(
 
 def _identity(record: Record, switch: str) -> str:
     """Return what two sides of a comparison share."""
-    ignored = {switch, "graph-mode"} if switch == "graph" or not record.variant.get("graph") else {switch}
+    ignored = {switch, *HOW_CAPTURED} if switch == "graph" or not record.variant.get("graph") else {switch}
     switches = {name: value for name, value in record.variant.items() if name not in ignored}
     batch = {name: record.batch.get(name) for name in ("requests", "extend", "prefix", "source")}
     code = [record.environment.get(name) for name in ("commit", "diff", "src")]

@@ -16,6 +16,7 @@ Sides = tuple[int | None, int | None]
 
 COMPRESSED = "dequant_compressed"
 SWA = "dequant_swa"
+BREAK_COPY = "break_copy"
 DEVICE = ("kernels", "copies", "sets")
 POOLING = ("compress_pool", "compress_c2")
 # the operations of a ratio-2 source after its projection, and their launches (specification 3.6)

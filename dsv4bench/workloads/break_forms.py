@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM
 from dsv4bench.workloads.geometry import Geometry, LayerKind
 from dsv4bench.workloads.variant import Variant
 
@@ -32,6 +33,7 @@ ATTENTION = "attention"
 OUTPUT = "output"
 
 BREAK_COPY = "break_copy"  # the operation
+BF16_BYTES, F32_BYTES = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,20 @@ def breaks_of(geometry: Geometry, form: Form) -> dict[str, int]:
     """Return how many breaks of each part all layers have together, late layers not replayed."""
     parts = (part for kind in geometry.layers for part, where in layer_parts(kind, form) if where == "break")
     return dict(Counter(parts))
+
+
+def copied_row_bytes(geometry: Geometry, kind: LayerKind, variant: Variant) -> list[int]:
+    """Return the bytes of a row of each tensor that a layer's breaks copy: attention, then source projections."""
+    form = form_of(variant)
+    if not form.copies:
+        return []
+    found = [geometry.heads * HEAD_DIM * BF16_BYTES]
+    if form.breaks == "sm100" and kind.owns_kv:
+        halves = 2 if kind.ratio == 2 and variant.compressor == "torch" else 1
+        found += [HEAD_DIM * (2 * F32_BYTES if kind.ratio == 2 else BF16_BYTES) // halves] * halves
+    if form.breaks == "sm100" and kind.owns_index:
+        found += [geometry.index_heads * INDEX_DIM * BF16_BYTES, geometry.index_heads * BF16_BYTES]
+    return found
 
 
 def returned(step: Step, out: torch.Tensor, copies: bool) -> torch.Tensor:

@@ -12,6 +12,7 @@ from dsv4bench.kernels.contract import Cost
 from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM, INDEX_K, KVLayout
 from dsv4bench.units import NS_PER_S
 from dsv4bench.workloads.batch import Batch
+from dsv4bench.workloads.break_forms import copied_row_bytes
 from dsv4bench.workloads.geometry import Geometry, LayerKind
 from dsv4bench.workloads.late_layers import early, late, sparse_layers
 from dsv4bench.workloads.variant import KVPair, Variant
@@ -145,10 +146,7 @@ def forward_work(geometry: Geometry, batch: Batch, variant: Variant) -> dict[str
     kv, sparse = variant.kv, sparse_layers(geometry, variant, batch)
     window_rows = swa_rows(batch, geometry.window) * len(sparse)
     head_rows = dequant_rows(geometry, batch, variant)
-    own = [(kind, batch) for kind in early(geometry, variant)]
-    if late(geometry, variant):
-        tail = batch.tail(geometry.window, len(batch.requests))
-        own += [(kind, tail) for kind in late(geometry, variant)]
+    own = _own_rows(geometry, batch, variant)
     rows = sum(part.live for _, part in own)
     written = sum(batch.live // kind.ratio for kind in geometry.layers if kind.owns_kv)
     row_writes = rows * kv.main.row_bytes + written * (kv.extra.row_bytes + INDEX_K.row_bytes)
@@ -160,7 +158,26 @@ def forward_work(geometry: Geometry, batch: Batch, variant: Variant) -> dict[str
         "dequant_compressed": Cost(0, head_rows * kv.extra.row_bytes, head_rows * ROW_BYTES),
         "dequant_swa": Cost(0, window_rows * kv.main.row_bytes, window_rows * ROW_BYTES),
         "writers": Cost(0, rows * ROW_BYTES, row_writes),
+        "break_copies": break_copies(geometry, batch, variant),
     }
+
+
+def _own_rows(geometry: Geometry, batch: Batch, variant: Variant) -> list[tuple[LayerKind, Batch]]:
+    """Return every layer with the batch whose rows it runs: late layers that are replayed run those of the tail."""
+    own = [(kind, batch) for kind in early(geometry, variant)]
+    if late(geometry, variant):
+        tail = batch.tail(geometry.window, len(batch.requests))
+        own += [(kind, tail) for kind in late(geometry, variant)]
+    return own
+
+
+def break_copies(geometry: Geometry, batch: Batch, variant: Variant) -> Cost:
+    """Return the bytes that a breakable graph moves to copy what its breaks return, of live rows (6.6)."""
+    if batch.bucket is None:  # no forward of a graph
+        return Cost(0, 0, 0)
+    own = _own_rows(geometry, batch, variant)
+    copied = sum(part.live * sum(copied_row_bytes(geometry, kind, variant)) for kind, part in own)
+    return Cost(0, copied, copied)
 
 
 def _gemm(geometry: Geometry, kind: LayerKind, rows: int) -> Cost:
@@ -217,7 +234,8 @@ def launches(geometry: Geometry, batch: Batch, variant: Variant) -> int:
     )
     index = sum(6 if kind.candidates == "publish" else 5 for kind in kinds if kind.owns_index)
     gathers = len(sparse) + len(dequants(geometry, batch, variant))
-    return len(kinds) * per_layer + combines + slots + gathers + sources + index
+    copies = 0 if batch.bucket is None else sum(len(copied_row_bytes(geometry, kind, variant)) for kind in kinds)
+    return len(kinds) * per_layer + combines + slots + gathers + sources + index + copies
 
 
 def forward_ns(geometry: Geometry, batch: Batch, variant: Variant, ceilings: Ceilings) -> float:

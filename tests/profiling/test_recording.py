@@ -140,6 +140,18 @@ def test_checks_memory_and_graph_are_plain_values(uniform):
     }  # fmt: skip
 
 
+def test_a_record_tells_each_bucket_of_its_graphs(tmp_path):
+    """13 rows in forwards of 8 and 5, in buckets of 8 and 6; what a full bucket copies is modelled."""
+    requests = requests_file(tmp_path, 13)
+    (one,) = run(requests=requests, chunk="8", buckets="6,8", graph=True, reuse="on")
+    large, small = one.graph["each"]
+    assert [graph["bucket"] for graph in (large, small)] == [8, 6]
+    assert [(graph["segments"], graph["breaks"]) for graph in (large, small)] == [(one.graph["segments"], 7)] * 2
+    # bytes of a row: 3 attentions; kv | score in f32, index queries and their weights of 2 sources
+    row = 3 * TINY.heads * 512 * 2 + 2 * (1024 * 4 + TINY.index_heads * (128 * 2 + 2))
+    assert [graph["copied_bytes"] for graph in (large, small)] == [8 * row, 6 * row]
+
+
 def test_the_prediction_is_the_groups(uniform):
     # 67 tokens: 33 rows of source 0 are not dequantised for layer 1
     assert {one.predicted["saved_rows"] for one in uniform} == {33}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dsv4bench.results.compare import compare, latest, pairs
+from dsv4bench.results.compare import Pair, compare, latest, pairs
 from dsv4bench.results.record import Record
 from tests.results.synthetic import counts, lost, ramp, record, row, sweep, with_variant
 
@@ -53,13 +53,22 @@ def test_anything_else_that_differs_keeps_them_apart(other):
 
 
 def test_an_eager_step_has_no_graph_mode():
-    after = with_variant(record(), **{"graph-mode": "full"})
+    after = with_variant(record(), **{"graph-mode": "full", "breaks": "hopper", "break-outputs": "copy"})
     assert len(pairs([record(reuse="off"), after], "reuse", "off", "on")) == 1
 
 
+@pytest.mark.parametrize("form", [{"breaks": "hopper"}, {"break-outputs": "static"}], ids=str)
+def test_graphs_of_another_form_are_kept_apart(form):
+    shared = {"breaks": "sm100", "break-outputs": "copy"}
+    before, after = record(reuse="off", graph=True), record(graph=True)
+    sides = [with_variant(before, **shared), with_variant(after, **shared | form)]
+    assert len(pairs(sides, "reuse", "off", "on")) == 2
+
+
 def test_eager_is_paired_with_its_graph():
-    (pair,) = pairs([record(), record(graph=True)], "graph", False, True)
-    assert of(pair) == ("gpu-1-False-on", "gpu-1-True-on")
+    eager = with_variant(record(), **{"breaks": None, "break-outputs": None})
+    graph = with_variant(record(graph=True), **{"breaks": "sm100", "break-outputs": "copy"})
+    assert pairs([eager, graph], "graph", False, True) == [Pair(eager, graph)]
 
 
 def test_the_last_record_of_a_cell_counts():

@@ -13,6 +13,7 @@ from dsv4bench.workloads.model import (
     CPU_CEILINGS,
     H200_CEILINGS,
     attention_share,
+    break_copies,
     ceilings_of,
     compressed_rows,
     dequant_bytes,
@@ -157,6 +158,37 @@ def test_share_of_a_layer():
 )
 def test_launches(variant, count):
     assert launches(V41_FLASH, FRESH, variant) == count
+
+
+# a row of attention is 64 heads of 512 channels in bf16, 64 KiB (specification 6.6)
+COPIED = {
+    "sm100": ("sm100", "fused", 40 * 65_536 + 3 * 4096 + 1024 + 8 * (32 * 128 * 2 + 32 * 2), 60),
+    "sm100, torch path": ("sm100", "torch", 40 * 65_536 + 3 * 4096 + 1024 + 8 * (32 * 128 * 2 + 32 * 2), 63),
+    "hopper": ("hopper", "fused", 40 * 65_536, 40),
+}
+
+
+@pytest.mark.parametrize(("breaks", "compressor", "row_bytes", "copies"), COPIED.values(), ids=COPIED)
+def test_copies_of_a_breakable_graph(breaks, compressor, row_bytes, copies):
+    variant = Variant(graph=True, breaks=breaks, compressor=compressor)
+    static, eager = replace(variant, break_outputs="static"), replace(variant, graph=False)
+    batch = uniform(1, 1000, 0, 1000)
+    padded = batch.padded(1024)
+    cost = break_copies(V41_FLASH, padded, variant)
+    assert (cost.flops, cost.bytes_read, cost.bytes_written) == (0, 1000 * row_bytes, 1000 * row_bytes)
+    assert forward_work(V41_FLASH, padded, variant)["break_copies"] == cost
+    assert launches(V41_FLASH, padded, variant) - launches(V41_FLASH, padded, static) == copies
+    # a static output, a forward that the graph refuses, and a step without a graph copy nothing
+    for one, of in ((padded, static), (batch, variant), (padded, eager)):
+        assert break_copies(V41_FLASH, one, of).bytes_moved == 0
+        assert launches(V41_FLASH, one, of) == launches(V41_FLASH, batch, eager)
+
+
+def test_a_replayed_tail_copies_its_own_rows():
+    """Layers 0 to 19 copy all 1 000 rows, 20 to 39 the last 128 of the one request."""
+    variant = Variant(graph=True, breaks="hopper", replay="on")
+    cost = break_copies(V41_FLASH, uniform(1, 1000, 0, 1000).padded(1024), variant)
+    assert cost.bytes_written == (20 * 1000 + 20 * 128) * 65_536
 
 
 def test_a_modelled_time_is_bound_by_launches_or_by_work():
