@@ -10,6 +10,7 @@ import pytest
 import typer
 
 from dsv4bench.cli import app
+from dsv4bench.results.counts import OPERATIONS
 from dsv4bench.workloads.axis import number_axis
 from dsv4bench.workloads.geometry import geometry
 from tests.source_tree import ROOT, is_module
@@ -132,6 +133,10 @@ def operations_of_the_step() -> set[str]:
 def test_the_operations_of_the_step_are_listed():
     listed = {name for row in table_rows("docs/step.md", "who") for name in re.findall(r"`(\w+)`", row[1])}
     assert listed == operations_of_the_step() - {"load_input", "zero_padding"}
+
+
+def test_an_expectation_can_name_every_operation_of_the_step():
+    assert sorted(OPERATIONS) == sorted(operations_of_the_step() | {"break_copy", "other"})
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
