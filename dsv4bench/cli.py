@@ -119,6 +119,7 @@ def prefill(
 
 @app.command(epilog=EPILOG)
 def kernels(
+    context: typer.Context,
     names: kernel_options.Names = None,
     rows: kernel_options.Rows = None,
     kv: kernel_options.Kv = None,
@@ -153,6 +154,7 @@ def kernels(
     from dsv4bench import cli_kernels
     from dsv4bench.workloads.kernel_cells import KernelArguments
 
+    cli_kernels.check_modes(context.params)
     typed = KernelArguments(names or (), rows or (), kv or (), case or (), provider, device, seed, samples, quick)
     if once or ncu or ncu_report:
         from dsv4bench import cli_ncu

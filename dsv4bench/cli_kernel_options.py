@@ -53,6 +53,6 @@ SourceA = Annotated[
 ]
 SourceB = Annotated[str, typer.Option("--b-src", metavar="REF|DIR", help="Tree B of --digest. [this one, as it is]")]
 Control = Annotated[
-    float | None,
+    str | None,
     typer.Option("--control", metavar="EPS", help="Perturb one input by EPS as well: some output must differ."),
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dsv4bench.cli import FAILED, INTERRUPTED, NOTHING, OK
 from dsv4bench.cli_source import SourceTree
@@ -17,6 +18,10 @@ from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, finished_keys, open_store, read_records, resume_store, run_directory
 from dsv4bench.workloads.kernel_cells import KernelArguments, KernelGroup, kernel_cells
+
+MODES = ("once", "ncu", "ncu_report", "digest")  # what else than timing the command does
+OF_A_RUN = ("out", "resume", "plot")
+OF_DIGEST = {"a_src": "HEAD", "b_src": "", "control": None}  # with their defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,21 @@ def run_kernels(request: Request) -> int:
     with _store(request) as store:
         code = _run(plan, session, store, done, request.quiet)
         return code or _show(store, plan, session, request)
+
+
+def check_modes(given: Mapping[str, Any]) -> None:
+    """Raise UsageError for options of `kernels` that do not go together: one of them would not be heard."""
+    modes = [name for name in MODES if given[name]]
+    if len(modes) > 1:
+        raise UsageError(f"{_option(modes[0])} and {_option(modes[1])}: expected one of them")
+    if modes and (idle := [name for name in OF_A_RUN if given[name]]):
+        raise UsageError(f"{_option(idle[0])}: {_option(modes[0])} times nothing and keeps no records")
+    if modes != ["digest"] and (idle := [name for name, default in OF_DIGEST.items() if given[name] != default]):
+        raise UsageError(f"{_option(idle[0])}: an option of --digest, which was not given")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def exit_code(records: Sequence[Record]) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from dsv4bench.cli import NOTHING, OK
 from dsv4bench.dashboards.ncu_table import ncu_table
 from dsv4bench.dashboards.tables import show_tables
-from dsv4bench.errors import CellSkipped, UsageError
+from dsv4bench.errors import CellSkipped, TraceFormatError, UsageError
 from dsv4bench.kernels.layout import LAYOUTS
 from dsv4bench.profiling.kernel_once import call_once
 from dsv4bench.results.ncu import read_ncu
@@ -81,7 +81,10 @@ def _case(cell: KernelCell) -> Sequence[str]:
 
 
 def _show_report(path: Path, form: str) -> int:
-    launches = read_ncu(_report_text(path), str(path))
+    try:
+        launches = read_ncu(_report_text(path), str(path))
+    except TraceFormatError as error:
+        raise UsageError(f"--ncu-report {error}") from error
     if form in ("json", "jsonl"):
         rows = json.loads(launches.to_json(orient="records"))
         lines = [json.dumps(rows, indent=1)] if form == "json" else [json.dumps(row) for row in rows]

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -109,9 +110,25 @@ def test_plot_draws_the_kernels_of_a_run(run, monkeypatch, capsys):
         (("dequant", "--src", "missing"), "--src missing: no such directory"),
         (("dequant", "--once"), "--once: "),
         (("dequant", "--ncu-report", "missing"), "--ncu-report missing: no such file"),
-        (
-            ("combine", "--provider", "torch", "--digest", "--control", "1", "--a-src", ROOT),
-            "--control 1: combine reads",
+        (("dequant", "--seed", "1,2", "--quick"), "--seed 1,2: expected a whole number of at least 0"),
+        (("dequant", "--samples", "1,2"), "--samples 1,2: expected a whole number of at least 1"),
+        (("dequant", "--samples", "0"), "--samples 0: expected at least 1"),
+        *(
+            ((*ONE, "--digest", "--control", text), f"--control {text}: expected a number above 0")
+            for text in ("nan", "inf", "-1", "-0.5", "0", "a little")
+        ),
+        *(
+            ((*ONE, *first, *second), f"{first[0]} and {second[0]}: expected one of them")
+            for first, second in combinations((("--once",), ("--ncu",), ("--ncu-report", "r.csv"), ("--digest",)), 2)
+        ),
+        *(
+            ((*ONE, "--digest", *given), f"{given[0]}: --digest times nothing and keeps no records")
+            for given in (("--out", "a"), ("--resume", "a"), ("--plot",))
+        ),
+        *(
+            ((*ONE, *mode, *given), f"{given[0]}: an option of --digest, which was not given")
+            for mode in ((), ("--once",))
+            for given in (("--a-src", "main"), ("--b-src", "."), ("--control", "1"))
         ),
         ((*ONE, "--provider", "torch", "--digest", "--a-src", "."), "--a-src .: no package there; expected"),
         (
@@ -174,7 +191,7 @@ def changed_tree(tmp_path):
 def outcomes(monkeypatch):
     """Let the processes leave these hashes of rms_norm's output: by the name of the process."""
     found = {"a": "1" * 64, "b": "1" * 64, "control": "2" * 64}
-    answer = lambda tree, folder, jobs, name: [{"digests": {"out": found[name]}}]  # noqa: E731
+    answer = lambda tree, folder, jobs, name: [{"digests": {"out": found[name]}} for _ in jobs]  # noqa: E731
     monkeypatch.setattr(cli_digest, "_outcomes", answer)
     return found
 
@@ -184,7 +201,21 @@ def test_equal_trees_are_equal_and_the_control_differs(run, outcomes):
     assert found.code == 0, found.err
     assert "every output is equal, byte for byte" in found.out
     row = next(line.split() for line in found.out.splitlines() if line.startswith("rms_norm"))
-    assert row == ["rms_norm", "width", "512", "2", "torch", "out", "1" * 10, "1" * 10, "=", "differs"]
+    assert row == [
+        "rms_norm",
+        "width",
+        "512",
+        "2",
+        "torch",
+        "out",
+        "1" * 10,
+        "1" * 10,
+        "=",
+        "differs:",
+        "x",
+        "+",
+        "0.5",
+    ]
 
 
 def test_a_control_too_small_to_show_fails(run, outcomes):
@@ -213,12 +244,32 @@ def test_a_tree_that_computes_something_else_fails_in_processes_with_fresh_cache
     assert len(set(seen)) == 3  # A, B and the control
 
 
-def test_a_process_that_dies_is_an_error_with_its_last_line(run, monkeypatch):
-    died = subprocess.CompletedProcess([], 7, "", "Traceback\nMemoryError: too much\n")
+def test_a_tree_of_which_no_process_comes_up_is_an_error_with_the_line_that_says_why(run, monkeypatch):
+    stderr = "Traceback\nMemoryError: too much\nCheck the documentation of memory"
+    died = subprocess.CompletedProcess([], 7, "", stderr)
     monkeypatch.setattr(cli_digest.subprocess, "run", lambda *_, **__: died)
     found = run(*ONE, "--provider", "torch", "--digest", "--a-src", ROOT)
     assert found.code == 1
-    assert "the process on a ended with code 7: MemoryError: too much" in found.err
+    assert found.err == "dsv4bench: the process on a ended with code 7: MemoryError: too much\n"
+
+
+def test_a_job_that_ends_its_process_does_not_lose_the_others(run, tmp_path):
+    """The first exits at once, the second and third go on in new processes; each has a row."""
+    (tmp_path / "ends.py").write_text("import os\n\ndef ends(**rest):\n    os._exit(9)\n")
+    found = run(*ONE, "--provider", "ends.py:ends,torch,own.py:half", "--digest", "--a-src", ROOT, "--json")
+    assert found.code == 1, found.err
+    ends, torch, half = json.loads(found.out)
+    assert ends["error"].startswith("A: the process on a ended with code 9: ")
+    assert (torch["equal"], half["equal"], torch["a"] == half["a"]) == (True, True, False)
+
+
+def test_a_kernel_of_integers_has_a_control_and_says_what_was_perturbed(run):
+    found = run("plan_decode", "--case", "c4", "--provider", "torch", "--digest", "--a-src", ROOT, "--control", "1")
+    assert found.code == 0, found.out
+    (row,) = [line.split() for line in found.out.splitlines() if line.startswith("plan_decode")]
+    assert row[:6] == ["plan_decode", "c4", "64", "torch", "plan_d", row[6]]
+    assert row[7:9] == ["=", "differs:"]
+    assert "->" in row
 
 
 def test_nothing_that_can_run_is_exit_code_4_with_the_reason(run):
@@ -292,6 +343,15 @@ def test_a_report_is_read_through_ncu(run, monkeypatch):
     Path("r.ncu-rep").touch()
     assert "_dequant" in run("--ncu-report", "r.ncu-rep").out
     assert asked == [["ncu", "--import", "r.ncu-rep", "--csv", "--page", "raw"]]
+
+
+@pytest.mark.parametrize("text", ["", "no report", "a,b\n1,2\n", NCU.replace("usecond", "fortnight"), '"Kernel Name,"'])
+def test_a_csv_that_is_no_report_is_one_line_and_exit_code_2(run, text):
+    Path("r.csv").write_text(text)
+    found = run("--ncu-report", "r.csv")
+    assert found.code == 2
+    assert found.err.startswith("dsv4bench: --ncu-report r.csv: ")
+    assert len(found.err.splitlines()) == 1
 
 
 def test_a_report_that_ncu_cannot_read_is_one_line(run, monkeypatch):

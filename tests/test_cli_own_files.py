@@ -36,11 +36,16 @@ def run(monkeypatch, capsys, tmp_path, config):
     more = {"kernels": ("--device", "cpu"), "prefill": ("--geometry", config, *LENGTHS)}
 
     def fresh(name, *arguments):
-        for cache in CACHES:
-            cache.cache_clear()
+        forget()
         return command(name, *more[name], *arguments)
 
-    return fresh
+    yield fresh
+    forget()
+
+
+def forget():
+    for cache in CACHES:
+        cache.cache_clear()
 
 
 def write(name, first="pass"):

@@ -24,11 +24,11 @@ def digest_table(rows: Sequence[DigestRow], a: str, b: str, notes: Sequence[str]
 def _row(row: DigestRow) -> tuple[Cell, ...]:
     one = row.subject
     verdict = "failed" if row.error else "=" if row.equal else "DIFFERENT"
-    differs = "" if row.control is None else "same" if row.control == row.b else "differs"
+    differs = "" if row.control is None else f"{'same' if row.control == row.b else 'differs'}: "
     return (
         *(cell(value) for value in (one.kernel, one.case, one.rows, one.provider, row.output)),
         *(cell(digest, (digest or "")[:SHOWN_DIGITS]) for digest in (row.a, row.b)),
         cell(row.equal, verdict),
-        cell(row.control, differs),
+        cell(row.control, f"{differs}{row.perturbed or ''}"),
         cell(row.error, ""),
     )

@@ -21,7 +21,8 @@ _SIGN = 1 << 63
 
 def digest(tensor: torch.Tensor) -> Digest:
     """Return the digest of a tensor's bytes in row-major order; a tensor whose bytes are no multiple of 4 is padded."""
-    raw = tensor.contiguous().view(-1).view(torch.uint8)
+    flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))  # torch calls one element contiguous at any stride
+    raw = flat.view(torch.uint8)
     return _hashed(raw) if raw.device.type == "cpu" else _summed(raw)
 
 

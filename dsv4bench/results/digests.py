@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-Outcome = Mapping[str, Any]  # {"digests": output -> sha256} or {"error": sentence}
+# {"digests": output -> sha256} or {"error": sentence}; a control has "perturbed" too, None where nothing could be
+Outcome = Mapping[str, Any]
+NO_CONTROL = "no control: no other value of one element of its inputs changes an output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class DigestRow:
-    """One output of one subject: its hash from both trees, from the perturbed inputs (None: no control), and errors."""
+    """One output of one subject: its hash from both trees, from the perturbed inputs (None: no control), and errors.
+
+    `perturbed` is what the control changed, or "no control: " and why there is none; None where none was asked for.
+    """
 
     subject: Subject
     output: str
@@ -29,6 +34,7 @@ class DigestRow:
     b: str | None
     control: str | None
     error: str | None = None
+    perturbed: str | None = None
 
     @property
     def equal(self) -> bool:
@@ -37,7 +43,7 @@ class DigestRow:
 
     def plain(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        rest = {name: getattr(self, name) for name in ("output", "a", "b", "control", "equal", "error")}
+        rest = {name: getattr(self, name) for name in ("output", "a", "b", "control", "perturbed", "equal", "error")}
         return {**asdict(self.subject), **rest}
 
 
@@ -45,24 +51,34 @@ def digest_rows(
     subjects: Sequence[Subject], a: Sequence[Outcome], b: Sequence[Outcome], control: Sequence[Outcome] | None
 ) -> list[DigestRow]:
     """Join the outcomes of both trees, and of the control, subject by subject; one row per output, or per error."""
-    perturbed: Sequence[Outcome] = control or [{} for _ in subjects]
     rows = []
-    for one, first, second, third in zip(subjects, a, b, perturbed, strict=True):
+    for one, first, second, third in zip(subjects, a, b, control or [{} for _ in subjects], strict=True):
         sides = {"A": first, "B": second, "control": third}
-        errors = [f"{side}: {outcome['error']}" for side, outcome in sides.items() if outcome.get("error")]
+        errors = {side: outcome["error"] for side, outcome in sides.items() if outcome.get("error")}
         if errors:
-            rows.append(DigestRow(one, "", None, None, None, "; ".join(errors)))
+            rows.append(DigestRow(one, "", None, None, None, _joined(errors)))
             continue
         left, right, other = (outcome.get("digests", {}) for outcome in (first, second, third))
-        rows += [DigestRow(one, name, left.get(name), right.get(name), other.get(name)) for name in {**left, **right}]
+        perturbed = third.get("perturbed") or (NO_CONTROL if control is not None else None)
+        rows += [
+            DigestRow(one, name, left.get(name), right.get(name), other.get(name), None, perturbed)
+            for name in {**left, **right}
+        ]
     return rows
+
+
+def _joined(errors: Mapping[str, str]) -> str:
+    """Return the errors of the sides, or the one error that all of them had."""
+    same = set(errors.values())
+    return same.pop() if len(errors) > 1 and len(same) == 1 else "; ".join(f"{s}: {text}" for s, text in errors.items())
 
 
 def complaints(rows: Sequence[DigestRow], controlled: bool) -> list[str]:
     """Return what is wrong: errors, outputs that differ, and subjects that a perturbed input did not change."""
     found = [f"{_name(row.subject)}: {row.error}" for row in rows if row.error]
     found += [f"{_name(row.subject)}: {row.output} differs" for row in rows if not row.error and not row.equal]
-    for one in dict.fromkeys(row.subject for row in rows if not row.error) if controlled else ():
+    able = [row.subject for row in rows if not row.error and row.perturbed != NO_CONTROL]
+    for one in dict.fromkeys(able) if controlled else ():
         if all(row.control == row.b for row in rows if row.subject == one):
             found.append(f"{_name(one)}: the control did not differ: these digests would not show such a change")
     return found

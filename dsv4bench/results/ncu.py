@@ -51,7 +51,12 @@ def read_ncu(text: str, where: str) -> pd.DataFrame:
     start = next((number for number, line in enumerate(lines) if NAME in line and "," in line), None)
     if start is None:
         raise TraceFormatError(f"{where}: no line names the column {NAME!r}; expected ncu --csv --page raw")
-    table = pd.read_csv(io.StringIO("\n".join(lines[start:])), dtype=str, keep_default_na=False)
+    try:
+        table = pd.read_csv(io.StringIO("\n".join(lines[start:])), dtype=str, keep_default_na=False).fillna("")
+    except pd.errors.ParserError as error:
+        raise TraceFormatError(f"{where}: not a CSV table: {error}") from error
+    if NAME not in table:
+        raise TraceFormatError(f"{where}: no column is called {NAME!r}; expected ncu --csv --page raw")
     if table.empty:
         raise TraceFormatError(f"{where}: a header without a line of units")
     units, launches = table.iloc[0], table.iloc[1:]

@@ -93,6 +93,11 @@ def test_shape_and_strides_do_not_count_but_the_order_of_rows_does(digest):
     assert digest(wide[:, :4]) == digest(table)
 
 
+def test_one_element_of_a_wider_tensor_counts_as_that_element():
+    wide = torch.arange(1, 5, dtype=torch.int32)
+    assert digest(wide[::4]) == digest(wide[:1].clone())
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 6, 7], ids=lambda size: f"{size} bytes")
 def test_on_a_gpu_a_tensor_of_odd_bytes_is_padded_with_zeros(size):
     raw = torch.arange(1, size + 1, dtype=torch.uint8)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsv4bench.results.digests import Subject, complaints, digest_rows
+from dsv4bench.results.digests import NO_CONTROL, Subject, complaints, digest_rows
 
 C2 = Subject("compress_c2", "fp4", 64, "triton")
 RMS = Subject("rms_norm", "", None, "torch")
@@ -13,6 +13,7 @@ def digests(**found):
 
 
 def rows(a, b, control=None):
+    control = control and {"perturbed": "x + 0.5", **control}
     return digest_rows([C2], [a], [b], None if control is None else [control])
 
 
@@ -52,9 +53,23 @@ def test_an_error_is_a_row_that_counts_as_wrong():
     assert complaints(found, controlled=False) == ["compress_c2 fp4 64 triton: A: KeyError: x"]
 
 
+def test_one_error_of_all_sides_is_told_once():
+    same = {"error": "no inputs"}
+    assert [row.error for row in digest_rows([C2], [same], [same], None)] == ["no inputs"]
+    assert [row.error for row in digest_rows([C2], [same], [{"error": "x"}], None)] == ["A: no inputs; B: x"]
+
+
+def test_a_kernel_of_which_nothing_can_be_perturbed_is_no_complaint_but_says_so():
+    same = digests(out="1")
+    found = digest_rows([C2, RMS], [same, same], [same, same], [{}, {"perturbed": "x + 1", **digests(out="1")}])
+    assert [row.perturbed for row in found] == [NO_CONTROL, "x + 1"]
+    assert [text.split(":")[0] for text in complaints(found, controlled=True)] == ["rms_norm torch"]
+    assert [row.perturbed for row in rows(same, same)] == [None]
+
+
 def test_plain_values_for_json():
     (row,) = rows(digests(out="1"), digests(out="2"))
     assert row.plain() == {
         "kernel": "compress_c2", "case": "fp4", "rows": 64, "provider": "triton",
-        "output": "out", "a": "1", "b": "2", "control": None, "equal": False, "error": None,
+        "output": "out", "a": "1", "b": "2", "control": None, "perturbed": None, "equal": False, "error": None,
     }  # fmt: skip

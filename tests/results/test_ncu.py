@@ -1,8 +1,11 @@
 """Nsight Compute's raw CSV: names, then units, then one line a launch."""
 
+import contextlib
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dsv4bench.errors import TraceFormatError
 from dsv4bench.results.ncu import METRICS, read_ncu
@@ -39,12 +42,25 @@ def test_what_a_report_lacks_is_nan():
         (["==PROF== no kernels were profiled"], "r.csv: no line names the column 'Kernel Name'"),
         ([], "r.csv: no line names the column"),
         ([HEADER], "r.csv: a header without a line of units"),
+        (['"ID","My Kernel Name"', '"",""'], "r.csv: no column is called 'Kernel Name'"),
+        (["a line, with Kernel Name", "1,2,3", "1,2,3,4,5"], "r.csv: (not a CSV table|no column)"),
         ([HEADER, UNITS.replace("usecond", "fortnight"), FIRST], "gpu__time_duration.sum has the unit 'fortnight'"),
     ],
-    ids=["messages only", "nothing", "header only", "unit"],
+    ids=["messages only", "nothing", "header only", "another column", "ragged", "unit"],
 )
 def test_what_is_no_report_is_refused(lines, message):
     with pytest.raises(TraceFormatError, match=message):
+        read_ncu(text(*lines), "r.csv")
+
+
+@given(
+    st.lists(
+        st.sampled_from([HEADER, UNITS, FIRST, "Kernel Name, x", '"', "a,b,c,d", "", "\x00", ",,,,,,,,,,,,"]),
+        max_size=5,
+    )
+)
+def test_any_text_is_read_or_refused(lines):
+    with contextlib.suppress(TraceFormatError):
         read_ncu(text(*lines), "r.csv")
 
 
