@@ -73,6 +73,11 @@ class Captured:
         for call in self.calls:
             call()
 
+    def free(self) -> None:
+        """Free the graphs, after which there is nothing left to replay."""
+        for graph in self.graphs:
+            graph.reset()
+
 
 @dataclass(frozen=True, slots=True)
 class Listeners:

@@ -130,8 +130,13 @@ class _Source:
 
 
 def _agreement(got: torch.Tensor, want: torch.Tensor) -> float:
-    """Return the share of the chosen positions of `want` [rows, k] that `got` chose too; -1 is no position."""
+    """Return the share of the chosen positions of `want` [rows, k] that `got` chose too; -1 is no position.
+
+    Where there is none to choose, in a first token at ratio 2, both agree if neither chose any.
+    """
     chosen = want >= 0
+    if not chosen.any().item():
+        return float(not (got >= 0).any().item())
     tiles = zip(torch.split(want, 64), torch.split(got, 64), strict=True)
     found = torch.cat([(one[:, :, None] == other[:, None, :]).any(dim=2) for one, other in tiles])
     return ((found & chosen).sum() / chosen.sum().clamp(min=1)).item()
