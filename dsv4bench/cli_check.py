@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from dsv4bench import cli_check_counts
+from dsv4bench import cli_check_capture, cli_check_counts
 
 EPILOG = "Exit codes: 0 it holds; 1 it does not; 2 usage; 4 there was nothing to check."
 
@@ -25,4 +25,5 @@ def group() -> None:
     """Check what must hold; --help lists the checks."""
 
 
+check.command("capture", epilog=EPILOG)(cli_check_capture.capture)
 check.command("counts", epilog=EPILOG)(cli_check_counts.counts)

@@ -12,7 +12,7 @@ no nodes: the storages are those of the capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -74,7 +74,8 @@ class Tape:
         """Run every node again; CaptureError where a tensor has another shape now."""
         for tensor, shape, finding in self._given.values():
             if tensor.shape != shape:
-                rule = Rule(f"was captured with shape {tuple(shape)}, now {tuple(tensor.shape)}", finding.rule.mend)
+                detail = f"{tuple(shape)} at capture, {tuple(tensor.shape)} now"
+                rule = Rule("has another shape than at capture", finding.rule.mend, detail)
                 raise CaptureError(Finding(finding.piece, finding.place, rule).text)
         for node in self.nodes:
             node.run()
@@ -109,6 +110,7 @@ class TapeEngine:
 
     def graph(self) -> Tape:
         """Return an empty tape."""
+        self.storages.begin_tape()
         return Tape(self)
 
     @contextmanager
@@ -242,16 +244,23 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         if operation is _ATEN.lift_fresh:
             self._numbers |= {id(one): one for one in outputs}
             made = outputs
-        elif func._schema.is_mutable:
-            if torch.Tag.inplace_view not in func.tags:
-                self._write(_name(func), arguments, call, kernel=False)
-        elif made and operation not in _ALLOCATIONS:
-            self._write(_name(func), arguments, _into(made, call), kernel=False)
-        self._own |= {id(one): one for one in outputs}
         for one in made:
             storages.make(one)
+        if func._schema.is_mutable:
+            if torch.Tag.inplace_view not in func.tags:
+                self._write(_name(func), arguments, call)
+        elif made and operation not in (*_ALLOCATIONS, _ATEN.lift_fresh):
+            self._write(_name(func), arguments, _into(made, call), made)
+        self._own |= {id(one): one for one in outputs}
 
-    def _write(self, name: str, arguments: Mapping[str, Any], call: Call, kernel: bool) -> None:
+    def _write(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        call: Call,
+        made: Sequence[torch.Tensor] = (),
+        kernel: bool = False,
+    ) -> None:
         piece, place, storages = self._engine.piece, place_of_step(), self._engine.storages
         for tensor in _tensors(arguments):
             if id(tensor) not in self._own:
@@ -261,7 +270,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
             for label, value in arguments.items()
             for leaf in tree_leaves(value)
         )
-        self._tape.nodes.append(Node(name, kernel, piece, place, self._open[-1] if self._open else None, seen, call))
+        opened, results = self._open[-1] if self._open else None, tuple(map(storages.operand, made))
+        self._tape.nodes.append(Node(name, kernel, piece, place, opened, seen, results, call))
 
 
 def stands_for_a_kernel(kernel: Kernel, provider: Provider) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,19 @@ HOST_READS = frozenset({"tolist", "numpy", "__array__", "__repr__", "cpu"})
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Why something does not fit in a graph, and how to mend it, in a few words each."""
+    """Why something does not fit in a graph, and how to mend it, in a few words each.
+
+    `detail` are the names or values of one occurrence; two rules that differ only there are the same.
+    """
 
     what: str
     mend: str
+    detail: str = field(default="", compare=False)
+
+    @property
+    def text(self) -> str:
+        """What is wrong, with the detail."""
+        return f"{self.what} ({self.detail})" if self.detail else self.what
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ class Finding:
     @property
     def text(self) -> str:
         """One line for an error."""
-        return f"{self.piece}: {self.place}: {self.rule.what}; {self.rule.mend}"
+        return f"{self.piece}: {self.place}: {self.rule.text}; {self.rule.mend}"
 
 
 HOST_READ_MEND = "keep the value on the device, or make this part a break"
@@ -55,12 +64,12 @@ FRESH_MEMORY_MEND = "build the tensor before capture and refresh it in place, or
 
 def host_read(name: str) -> Rule:
     """Return the rule that a call of `name` (e.g. "tolist") breaks."""
-    return Rule(f"reads a value to the host ({name})", HOST_READ_MEND)
+    return Rule("reads a value to the host", HOST_READ_MEND, name)
 
 
 def fresh_memory(name: str) -> Rule:
     """Return the rule that an operation breaks which copies host memory that a replay does not refresh."""
-    return Rule(f"copies fresh host memory to the device ({name})", FRESH_MEMORY_MEND)
+    return Rule("copies fresh host memory to the device", FRESH_MEMORY_MEND, name)
 
 
 def broken_rule(func: Any, arguments: Mapping[str, Any]) -> Rule | None:
@@ -70,7 +79,7 @@ def broken_rule(func: Any, arguments: Mapping[str, Any]) -> Rule | None:
         return host_read(name)
     sized = torch.Tag.dynamic_output_shape in func.tags or func.overloadpacket is torch.ops.aten.index_put_
     if sized and _size_depends_on_data(func.overloadpacket, arguments):
-        return Rule(f"has a size that depends on data ({name})", DATA_SIZE_MEND)
+        return Rule("has a size that depends on data", DATA_SIZE_MEND, name)
     return None
 
 
