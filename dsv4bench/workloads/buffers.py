@@ -16,6 +16,8 @@ from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM
 from dsv4bench.kernels.window_slots import columns as window_columns
 from dsv4bench.workloads.geometry import Geometry
 
+BF16 = torch.bfloat16
+
 
 @dataclass(frozen=True, slots=True)
 class StepBuffers:
@@ -89,13 +91,11 @@ def make_buffers(
     break_copies: bool = False,
 ) -> StepBuffers:
     """Allocate the buffers of `rows` rows; those of torch path, packed attention and break copies only if asked for."""
-    dtypes = (torch.bfloat16, torch.float32, torch.int32, torch.int64, torch.uint8)
-    bf16, f32, i32, i64, u8 = (partial(torch.zeros, dtype=dtype, device=device) for dtype in dtypes)
-    path_rows, packed_rows = rows if torch_path else 0, rows if packed else 0
+    bf16, f32, i32 = (partial(torch.zeros, dtype=dtype, device=device) for dtype in (BF16, torch.float32, torch.int32))
+    packed_rows = rows if packed else 0
     heads, index_heads, topk = geometry.heads, geometry.index_heads, geometry.index_topk
-    largest = max(
-        heads * HEAD_DIM, 4 * HEAD_DIM, index_heads * INDEX_DIM
-    )  # attention; kv | score in f32; index queries
+    # what a break may return: an attention output, kv | score in f32, index queries
+    widest = max(heads * HEAD_DIM, 4 * HEAD_DIM, index_heads * INDEX_DIM)
     return StepBuffers(
         residual=bf16(rows, geometry.hidden),
         x=bf16(rows, geometry.hidden),
@@ -125,15 +125,24 @@ def make_buffers(
         slots_2=i32(packed_rows, topk),
         slot_lens_1=i32(packed_rows),
         slot_lens_2=i32(packed_rows),
-        split_kv=f32(path_rows, HEAD_DIM),
-        split_score=f32(path_rows, HEAD_DIM),
-        pooled=bf16(path_rows, HEAD_DIM),
-        group_positions=i64(path_rows),
-        slots=i64(path_rows),
-        rotated=bf16(path_rows, HEAD_DIM),
-        index_k_normed=bf16(path_rows, INDEX_DIM),
-        index_k_rotated=bf16(path_rows, INDEX_DIM),
-        payload=u8(path_rows, INDEX_DIM // 2),
-        scales=u8(path_rows, INDEX_DIM // 32),
-        break_output=bf16(rows * largest if break_copies else 0),
+        **_torch_path(rows if torch_path else 0, device),
+        break_output=bf16(rows * widest if break_copies else 0),
     )
+
+
+def _torch_path(rows: int, device: torch.device) -> dict[str, torch.Tensor]:
+    bf16, f32, i64, u8 = (
+        partial(torch.zeros, dtype=dtype, device=device) for dtype in (BF16, torch.float32, torch.int64, torch.uint8)
+    )
+    return {
+        "split_kv": f32(rows, HEAD_DIM),
+        "split_score": f32(rows, HEAD_DIM),
+        "pooled": bf16(rows, HEAD_DIM),
+        "group_positions": i64(rows),
+        "slots": i64(rows),
+        "rotated": bf16(rows, HEAD_DIM),
+        "index_k_normed": bf16(rows, INDEX_DIM),
+        "index_k_rotated": bf16(rows, INDEX_DIM),
+        "payload": u8(rows, INDEX_DIM // 2),
+        "scales": u8(rows, INDEX_DIM // 32),
+    }
