@@ -7,7 +7,6 @@ node list is that of the whole graph, so work forked to a side stream is seen to
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from dsv4bench.errors import CaptureError
 from dsv4bench.profiling.graph_nodes import GraphNodes
 from dsv4bench.profiling.ledger import DEVICE_METRICS, Ledger, Where
 from dsv4bench.ranges import Range
+from dsv4bench.results.ledger_table import Graph, Node
 
 METHOD = "capture ledger"
 _SEGMENT: Where = "segment"
@@ -30,20 +30,25 @@ def current_stream() -> int:
 class CaptureLedger:
     """Counts the nodes of captured graphs into `ledger`, exclusively per range, all of them in "segment".
 
-    `operations` counts (range or None, metric, kernel name). Outside a capture the mark only follows the ranges, so
-    eager breaks between captured segments add nothing. Tell it `begin_graph` after a capture begins and `end_graph`
-    before it ends: nodes after the last range are only seen then.
+    `graphs` are the nodes of each, in order. Outside a capture the mark only follows the ranges, so eager breaks add
+    nothing. Tell it `begin_graph` after a capture begins and `end_graph` before it ends: nodes
+    after the last range are only seen then.
     """
 
     def __init__(self, ledger: Ledger, nodes: GraphNodes, stream: Callable[[], int] = current_stream) -> None:
         self.ledger = ledger
-        self.operations: Counter[tuple[Range | None, str, str]] = Counter()
         self._nodes = nodes
         self._stream = stream
         self._open: list[Range] = []
+        self._graphs: list[list[Node]] = []
         self._capture_id: int | None = None
         self._known: set[int] = set()
         ledger.declare(_SEGMENT, *DEVICE_METRICS)
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The nodes of every captured graph, in the order in which the ledger saw them; child graphs as their nodes."""
+        return tuple(map(tuple, self._graphs))
 
     def enter(self, rng: Range) -> None:
         """Give what was captured so far to the range around, and open `rng`."""
@@ -76,19 +81,20 @@ class CaptureLedger:
         capture_id, graph = active
         if capture_id != self._capture_id:
             self._capture_id, self._known = capture_id, set()
+            self._graphs.append([])
         # the count is cheap and most borders add nothing
-        if self._nodes.count(graph) != len(self._known):
-            for node in self._fresh(graph):
+        if self._nodes.count(graph) == len(self._known):
+            return
+        # creation order is usual but not promised, so all handles are compared
+        for node in self._nodes.nodes(graph):
+            if int(node) not in self._known:
                 self._attribute(node)
-
-    def _fresh(self, graph: Any) -> list[Any]:
-        """Return the nodes not seen before; creation order is usual but not promised, so all handles are compared."""
-        fresh = [node for node in self._nodes.nodes(graph) if int(node) not in self._known]
-        self._known.update(int(node) for node in fresh)
-        return fresh
+                self._known.add(int(node))
 
     def _attribute(self, node: Any) -> None:
         rng = self._open[-1] if self._open else None
+        layer, kv_source, op = (rng.layer, rng.kv_source, rng.op) if rng else (None, None, None)
+        number = self._nodes.number(node, len(self._known))
         for metric, name in self._nodes.describe(node):
             self.ledger.add(rng, _SEGMENT, metric)
-            self.operations[rng, metric, name] += 1
+            self._graphs[-1].append(Node(layer, kv_source, op, metric, name, number))

@@ -1,7 +1,8 @@
 """Counts of one forward: calls on any device, device operations on a GPU, aten operations on a CPU.
 
 An eager step on a GPU is counted by torch.profiler. In a graph the capture ledger counts the segments, and the
-profiler, over one replay, the breaks. On a CPU calls and aten operations are counted while the pieces run.
+profiler, over one replay, the breaks; the same trace gives the device time of both. On a CPU calls and aten operations
+are counted while the pieces run.
 """
 
 from __future__ import annotations
@@ -15,20 +16,29 @@ from dsv4bench.profiling.aten import AtenCounter
 from dsv4bench.profiling.capture import Captured, Listeners, run_pieces
 from dsv4bench.profiling.capture_ledger import METHOD as CAPTURE_METHOD
 from dsv4bench.profiling.capture_ledger import CaptureLedger
+from dsv4bench.profiling.device_time import device_time
 from dsv4bench.profiling.graph_nodes import load_graph_nodes
 from dsv4bench.profiling.ledger import DEVICE_METRICS, CallLedger, Ledger, Row, Where
-from dsv4bench.profiling.profiler import profile_counts
-from dsv4bench.ranges import RecordFunction, Several, Silent
+from dsv4bench.profiling.profiler import profile_trace
+from dsv4bench.profiling.replay_match import Replayed, match_replay
+from dsv4bench.profiling.traces.attribute import Coverage, attribute
+from dsv4bench.ranges import Mark, RecordFunction, Several, Silent
+from dsv4bench.results.ledger_table import Graph, to_plain
 from dsv4bench.workloads.step import Piece, Step
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Rows for a record, how complete they are, and one sentence where two sources disagree."""
+    """Rows for a record, how complete they are, and one sentence where two sources disagree.
+
+    Of a GPU `device_time` too, and of a graph the ledger of its nodes, both as a record keeps them.
+    """
 
     rows: list[Row]
     coverage: dict[str, Any] | None
     disagreement: str | None = None
+    device_time: dict[str, Any] | None = None
+    capture_ledger: dict[str, Any] | None = None
 
 
 def count_on_cpu(step: Step, pieces: Sequence[Piece], eager: bool) -> Counts:
@@ -50,55 +60,73 @@ def count_on_cpu(step: Step, pieces: Sequence[Piece], eager: bool) -> Counts:
     return Counts(ledger.rows(), None)
 
 
-def count_eager(step: Step, pieces: Sequence[Piece]) -> Counts:
-    """Run the pieces once under the profiler of a GPU and count calls and device operations."""
+def count_eager(step: Step, pieces: Sequence[Piece], *marks: Mark) -> Counts:
+    """Run the pieces once under the profiler of a GPU and count calls and device operations; `marks` hear them too."""
     ledger = Ledger()
     calls = CallLedger(ledger)
     calls.hear("eager")
-    step.ops.mark = Several(RecordFunction(), calls)
+    step.ops.mark = Several(RecordFunction(), calls, *marks)
     try:
-        found = profile_counts(lambda: run_pieces(pieces), "cuda")
+        trace = profile_trace(lambda: run_pieces(pieces), "cuda")
     finally:
         step.ops.mark = Silent()
+    found = attribute(trace)
     ledger.merge(found.ledger)
-    return Counts(ledger.rows(), asdict(found.coverage))
+    return Counts(ledger.rows(), asdict(found.coverage), device_time=device_time(trace, Replayed()))
 
 
 class GraphCounter:
-    """Listens while a step's graph is captured; then profiles one replay for the breaks."""
+    """Listens while a step's graph is captured; then profiles one replay. `marks` hear the capture too."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, *marks: Mark) -> None:
         self._step = step
         self._ledger = Ledger()
         self._calls = CallLedger(self._ledger)
         self._nodes = CaptureLedger(self._ledger, load_graph_nodes())
+        self._marks = marks
         self.listeners = Listeners(graphs=self._nodes, on_piece=self._calls.hear)
 
     def __enter__(self) -> GraphCounter:
-        self._step.ops.mark = Several(self._calls, self._nodes)
+        self._step.ops.mark = Several(self._calls, self._nodes, *self._marks)
         return self
 
     def __exit__(self, *error: object) -> None:
         self._step.ops.mark = Silent()
 
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The nodes of the captured graphs."""
+        return self._nodes.graphs
+
     def count(self, captured: Captured) -> Counts:
-        """Profile one replay and return segments (ledger) and breaks (profiler) together."""
+        """Profile one replay and return segments (ledger) and breaks (profiler) together, with the time of both."""
         segment = self._ledger.total(*DEVICE_METRICS)
-        loose = self._ledger.unattributed(*DEVICE_METRICS)
         self._step.ops.mark = RecordFunction()
         try:
-            found = profile_counts(captured.replay, "cuda", where="break")
+            trace = profile_trace(captured.replay, "cuda")
         finally:
             self._step.ops.mark = Silent()
-        self._ledger.merge(found.ledger)
-        coverage = asdict(found.coverage) | {
-            "attributed": segment - loose + found.coverage.attributed,
-            "unattributed": loose + found.coverage.unattributed,
-            "method": f"{CAPTURE_METHOD} (segments) + {found.coverage.method} (breaks)",
-        }
-        replayed = found.coverage.replayed
-        disagreement = None if replayed == segment else f"{replayed} operations replayed, {segment} captured"
-        return Counts(self._ledger.rows(), coverage, disagreement)
+        breaks, replayed = attribute(trace, "break"), match_replay(trace, self.graphs)
+        self._ledger.merge(breaks.ledger)
+        total = breaks.coverage.replayed
+        return Counts(
+            self._ledger.rows(),
+            _coverage(breaks.coverage, replayed),
+            None if total == segment else f"{total} operations replayed, {segment} captured",
+            device_time(trace, replayed, "break"),
+            to_plain(self.graphs),
+        )
+
+
+def _coverage(breaks: Coverage, replayed: Replayed) -> dict[str, Any]:
+    """Return how many operations of a replay, those of breaks and of segments together, found their range."""
+    return asdict(breaks) | {
+        "attributed": breaks.attributed + replayed.attributed,
+        "unattributed": breaks.unattributed + replayed.unattributed,
+        "ambiguous": breaks.ambiguous + replayed.ambiguous,
+        "lost": breaks.lost + replayed.missing,
+        "method": f"{CAPTURE_METHOD} joined by {replayed.method} (segments) + {breaks.method} (breaks)",
+    }
 
 
 def why_not_captured() -> str | None:

@@ -11,6 +11,7 @@ import importlib
 from typing import Any
 
 from dsv4bench.errors import CaptureError
+from dsv4bench.results.ledger_table import kernel_name
 
 _NODE_METRICS = {
     "cudaGraphNodeTypeKernel": "kernels",
@@ -20,6 +21,7 @@ _NODE_METRICS = {
 }
 _CHILD_GRAPH = "cudaGraphNodeTypeGraph"
 _STATUS_ACTIVE = 1  # cudaStreamCaptureStatusActive
+_LOWER_HALF = 0xFFFFFFFF
 _LEAST_RESULTS_WITH_GRAPH = 6  # error, status, id, graph, dependencies, number of dependencies
 
 
@@ -33,8 +35,9 @@ class GraphNodes:
     def __init__(self, runtime: Any, driver: Any) -> None:
         self._runtime = runtime
         self._driver = driver
-        self._types = {int(kind): kind.name for kind in runtime.cudaGraphNodeType}
+        self._types: dict[int, str] = {int(kind): kind.name for kind in runtime.cudaGraphNodeType}
         self._names: dict[tuple[int, int], str] = {}
+        self._tools_id = getattr(runtime, "cudaGraphNodeGetToolsId", None)  # bindings and driver from 13.1 on
 
     def capturing(self, stream: int) -> tuple[int, Any] | None:
         """Return (id of the capture, graph) if the stream with this handle is capturing, else None.
@@ -53,14 +56,35 @@ class GraphNodes:
         count = self.count(graph)
         return list(self._call(self._runtime.cudaGraphGetNodes, graph, count)[0])[:count] if count else []
 
+    def number(self, node: Any, ordinal: int) -> int | None:
+        """Return the lower half of the node's id in a trace; `ordinal` is how many nodes were created before it.
+
+        The upper half is the graph's, and another one once it is instantiated. Bindings or a driver that tell no ids
+        count them all the same, from 0 in the order of creation. None for a child graph, whose nodes have their own.
+        """
+        if self._type(node) == _CHILD_GRAPH:
+            return None
+        if self._tools_id is not None:
+            error, *found = self._tools_id(node)
+            if not int(error):
+                return int(found[0]) & _LOWER_HALF
+            self._tools_id = None  # the bindings have the function and the driver does not
+        return ordinal
+
     def describe(self, node: Any) -> list[tuple[str, str]]:
-        """Return (metric of the ledger, name) of a node: several for a child graph, whose own nodes are what runs."""
-        kind = self._types[int(self._call(self._runtime.cudaGraphNodeGetType, node)[0])]
+        """Return (metric of the ledger, name) of a node: several for a child graph, whose own nodes are what runs.
+
+        Of a kernel's name only what every source of names tells (`ledger_table.kernel_name`).
+        """
+        kind = self._type(node)
         if kind == _CHILD_GRAPH:
             child = self._call(self._runtime.cudaGraphChildGraphNodeGetGraph, node)[0]
             return [what for inner in self.nodes(child) for what in self.describe(inner)]
         name = self._kernel_name(node) if kind == "cudaGraphNodeTypeKernel" else kind.removeprefix("cudaGraphNodeType")
         return [(_NODE_METRICS.get(kind, "others"), name)]
+
+    def _type(self, node: Any) -> str:
+        return self._types[int(self._call(self._runtime.cudaGraphNodeGetType, node)[0])]
 
     def _capture_info(self, stream: int) -> tuple[Any, ...]:
         for form in ("_v3", "", "_v2"):
@@ -81,7 +105,8 @@ class GraphNodes:
         if key not in self._names:
             asked = ((parameters.func, self._driver.cuFuncGetName), (parameters.kern, self._driver.cuKernelGetName))
             answers = [ask(handle) for handle, ask in asked if int(handle)]
-            self._names[key] = next((name.decode() for error, name in answers if not int(error)), "unknown")
+            names = (kernel_name(name.decode()) for error, name in answers if not int(error))
+            self._names[key] = next(names, "unknown")
         return self._names[key]
 
     def _call(self, function: Any, *arguments: Any) -> tuple[Any, ...]:

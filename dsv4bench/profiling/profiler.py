@@ -1,4 +1,4 @@
-"""Count one step under torch.profiler: device operations per range, never a time."""
+"""Record one step under torch.profiler: its device operations, its launches and its ranges."""
 
 from __future__ import annotations
 
@@ -9,22 +9,15 @@ from tempfile import TemporaryDirectory
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from dsv4bench.profiling.ledger import Where
 from dsv4bench.profiling.traces import kineto
-from dsv4bench.profiling.traces.attribute import Attribution, attribute
 from dsv4bench.profiling.traces.model import Trace
 
 
-def profile_counts(run: Callable[[], None], device: str, where: Where = "eager") -> Attribution:
-    """Run one warmed-up step under the profiler and return its counts, as having run in `where`.
-
-    `run` must mark its ranges with `ranges.RecordFunction`. On a "cpu" there are no device operations to count.
-    """
-    return attribute(profile_trace(run, device), where)
-
-
 def profile_trace(run: Callable[[], None], device: str) -> Trace:
-    """Run `run` under the profiler and read the trace back; its file is gone afterwards."""
+    """Run one warmed-up step under the profiler and read the trace back; its file is gone afterwards.
+
+    `run` must mark its ranges with `ranges.RecordFunction`. On a "cpu" there are no device operations.
+    """
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     with profile(activities=activities, acc_events=True) as profiler:
         run()

@@ -57,6 +57,8 @@ def record(run: CellRun, group: GroupRun) -> Record:
         counted_forwards=1 if run.counts else None,
         coverage=_coverage(run),
         graph=_graph(run),
+        capture_ledger=run.counts.capture_ledger if run.counts else None,
+        device_time=run.counts.device_time if run.counts else None,
         checks=[asdict(check) for check in run.checks],
         memory=dict(run.memory),
         clocks=run.clocks.summary() if run.clocks else None,

@@ -50,6 +50,8 @@ class Record:
     counted_forwards: int | None = None
     coverage: dict[str, Any] | None = None
     graph: dict[str, Any] | None = None
+    capture_ledger: dict[str, Any] | None = None
+    device_time: dict[str, Any] | None = None
     checks: list[dict[str, Any]] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
     clocks: dict[str, Any] | None = None
@@ -101,6 +103,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("note", "counts", "checks", "flags", "argv"), list),
     **dict.fromkeys(("batch", "variant", "providers", "samples_ns", "memory", "environment", "extra"), dict),
     **dict.fromkeys(("kernel", "timing", "predicted", "coverage", "graph", "clocks"), (dict, type(None))),
+    **dict.fromkeys(("capture_ledger", "device_time"), (dict, type(None))),
     "reason": (str, type(None)),
     "counted_forwards": (int, type(None)),
     "rank_samples_ns": (list, type(None)),

@@ -158,6 +158,7 @@ class Bindings:
         self.form = form
         self.shuffle = False
         self.calls = 0
+        self.first_id = 0
         if form == "12":
             self.cudaStreamGetCaptureInfo_v3 = self._info
         if form == "v2":
@@ -186,6 +187,11 @@ class Bindings:
 
     def cudaGraphChildGraphNodeGetGraph(self, node):
         return (Error.success, self.device.nodes[node][2])
+
+    def tools_id(self, node):
+        """What `cudaGraphNodeGetToolsId` of 13.1 returns: the ids of a graph's nodes count up from `first_id`."""
+        (graph,) = (nodes for nodes in self.device.graph_nodes.values() if node in nodes)
+        return (Error.success, self.first_id + graph.index(node))
 
     def CUgraphNode(self, value):
         return Handle(value)

@@ -3,17 +3,14 @@
 So a group runs all that it would run on a GPU, captures included: what is captured runs only when it is replayed.
 """
 
-from collections import Counter
-
 import torch
 
 from dsv4bench.profiling import counting
 from dsv4bench.profiling.graph_nodes import GraphNodes
-from dsv4bench.profiling.ledger import Ledger
-from dsv4bench.profiling.traces.attribute import Attribution, Coverage
 from dsv4bench.ranges import Range
 from dsv4bench.workloads.step import Piece, Step
 from tests.profiling.fake_cuda import Bindings, FakeCuda
+from tests.profiling.replays import Replay
 
 PEAK_BYTES = 4096
 
@@ -26,7 +23,7 @@ def fake_gpu(monkeypatch):
     honest = Step.layer
     monkeypatch.setattr(Step, "layer", lambda step, *args: [launches.of(step, piece) for piece in honest(step, *args)])
     monkeypatch.setattr(counting, "load_graph_nodes", lambda: GraphNodes(bindings, bindings))
-    monkeypatch.setattr(counting, "profile_counts", launches.profile)
+    monkeypatch.setattr(counting, "profile_trace", launches.profile)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: PEAK_BYTES)
     return device
@@ -41,7 +38,8 @@ class Launches:
 
     def of(self, step, piece):
         """The piece, launched; what a graph replays runs unseen by an observer, who looks from eager breaks only."""
-        rng = Range(layer=0, op=piece.name)
+        name = piece.name.replace(" ", "_")
+        rng = Range(layer=0, op=name)
 
         def unseen():
             observer, step.observer = step.observer, None
@@ -51,23 +49,26 @@ class Launches:
         def run():
             step.ops.mark.enter(rng)
             if self.device.capturing:
-                self.device.launch(piece.name, unseen)
+                self.device.launch(name, unseen)
             else:
+                self.device.log.append(f"eager {len(self.eager)}")
                 self.eager.append(rng)
-                self.device.launch(piece.name, piece.run)
+                self.device.launch(name, piece.run)
             step.ops.mark.exit(rng)
 
         return Piece(piece.part, piece.kind, run, piece.layer)
 
-    def profile(self, run, device, where="eager"):
-        """What a profiler sees of a run: the kernels launched outside of graphs by range, those of graphs in a sum."""
-        launched, logged = len(self.eager), len(self.device.log)
+    def profile(self, run, device):
+        """What a profiler sees of a run: each kernel launched outside of graphs, and the records of each graph."""
+        begun = len(self.device.log)
         run()
-        ledger = Ledger()
-        ledger.declare(where, "kernels", "copies", "sets")
-        for rng in self.eager[launched:]:
-            ledger.add(rng, where, "kernels")
-        graphs = [int(line.split()[-1]) for line in self.device.log[logged:] if line.startswith("launch graph")]
-        replayed = sum(len(self.device.graph_nodes[10_000 + graph]) for graph in graphs)
-        cover = Coverage(len(self.eager) - launched, 0, replayed, 0, 0, "fake profiler")
-        return Attribution(ledger, cover, Counter(kernels=replayed))
+        replay = Replay()
+        for line in self.device.log[begun:]:
+            if line.startswith("launch graph"):
+                replay.host("cudaGraphLaunch")
+                for handle in self.device.graph_nodes[10_000 + int(line.split()[-1])]:
+                    replay.ran(self.device.nodes[handle][1])
+            elif line.startswith("eager "):
+                rng = self.eager[int(line.split()[-1])]
+                replay.eager(rng, rng.op)
+        return replay.trace

@@ -1,5 +1,3 @@
-from collections import Counter
-
 import pytest
 
 from dsv4bench.errors import CaptureError
@@ -7,7 +5,8 @@ from dsv4bench.profiling.capture_ledger import CaptureLedger, current_stream
 from dsv4bench.profiling.graph_nodes import GraphNodes
 from dsv4bench.profiling.ledger import Ledger
 from dsv4bench.ranges import Range
-from tests.profiling.fake_cuda import COPY, HOST, SET, Bindings, FakeCuda, FakeStream
+from dsv4bench.results.ledger_table import Node
+from tests.profiling.fake_cuda import CHILD, COPY, HOST, SET, Bindings, FakeCuda, FakeStream
 
 LAYER, OUTER, INNER = (
     Range(layer=2),
@@ -46,7 +45,7 @@ def test_new_nodes_belong_to_the_innermost_open_range_exclusively(device, mark):
     mark.begin_graph()
     device.launch("stray")
     mark.enter(LAYER)
-    device.launch("of the layer")
+    device.launch("of_the_layer")
     mark.enter(OUTER)
     device.launch("before")
     mark.enter(INNER)
@@ -65,17 +64,17 @@ def test_new_nodes_belong_to_the_innermost_open_range_exclusively(device, mark):
         OUTER.text(): {"kernels": 2, "sets": 1},
         INNER.text(): {"kernels": 1, "copies": 1},
     }
-    assert mark.operations == Counter(
-        {
-            (None, "kernels", "stray"): 1,
-            (LAYER, "kernels", "of the layer"): 1,
-            (OUTER, "kernels", "before"): 1,
-            (INNER, "kernels", "_store"): 1,
-            (INNER, "copies", "Memcpy"): 1,
-            (OUTER, "kernels", "after"): 1,
-            (OUTER, "sets", "Memset"): 1,
-            (None, "kernels", "late"): 1,
-        }
+    assert mark.graphs == (
+        (
+            Node(None, None, None, "kernels", "stray", 0),
+            Node(2, None, None, "kernels", "of_the_layer", 1),
+            Node(2, 2, "compress_c2", "kernels", "before", 2),
+            Node(2, 2, "store", "kernels", "_store", 3),
+            Node(2, 2, "store", "copies", "Memcpy", 4),
+            Node(2, 2, "compress_c2", "kernels", "after", 5),
+            Node(2, 2, "compress_c2", "sets", "Memset", 6),
+            Node(None, None, None, "kernels", "late", 7),
+        ),
     )
 
 
@@ -125,6 +124,22 @@ def test_a_new_capture_is_known_by_its_id_without_being_told(device, mark):
         mark.exit(INNER)
         device.end()
     assert counts(mark) == {INNER.text(): {"kernels": 2}}
+    node = Node(2, 2, "store", "kernels", "k", 0)
+    assert mark.graphs == ((node,), (node,))
+
+
+def test_nodes_have_the_numbers_that_a_trace_will_give_them(device, bindings):
+    bindings.first_id = 0x5_0000_0010  # the capture's graph 5, whose first node has the number 16
+    bindings.cudaGraphNodeGetToolsId = bindings.tools_id
+    mark = CaptureLedger(Ledger(), GraphNodes(bindings, bindings), stream=lambda: 7)
+    device.add_node(1, "in_the_child")
+    device.begin()
+    mark.enter(INNER)
+    device.launch("a")
+    device.launch(kind=CHILD, child=1)
+    device.launch("b")
+    mark.exit(INNER)
+    assert [(node.name, node.number) for node in mark.graphs[0]] == [("a", 16), ("in_the_child", None), ("b", 18)]
 
 
 def test_the_order_in_which_a_graph_lists_its_nodes_does_not_matter(device, bindings, mark):

@@ -1,6 +1,5 @@
 """Counts of a forward: calls and aten operations on a CPU, nodes and a profiler's trace on a GPU, set side by side."""
 
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -10,12 +9,12 @@ from dsv4bench.profiling import counting
 from dsv4bench.profiling.capture import capture_breakable
 from dsv4bench.profiling.counting import Counts, GraphCounter, agreed, count_eager, count_on_cpu, same_operations
 from dsv4bench.profiling.graph_nodes import GraphNodes
-from dsv4bench.profiling.ledger import Ledger
-from dsv4bench.profiling.traces.attribute import Attribution, Coverage
 from dsv4bench.ranges import Range, RecordFunction, Silent
+from dsv4bench.results.ledger_table import Node, read_ledger
 from dsv4bench.workloads.ops import Ops
 from dsv4bench.workloads.step import Piece
 from tests.profiling.fake_cuda import COPY, KERNEL, Bindings, FakeCuda, FakeStream
+from tests.profiling.replays import Replay
 from tests.profiling.small_groups import allocated
 
 NOT_COUNTED = dict.fromkeys(("kernels", "copies", "sets"))
@@ -129,20 +128,18 @@ def gpu(monkeypatch):
     return device
 
 
-def profiler(monkeypatch, step, rows, coverage):
-    """A profiler that saw `rows` of (op, metric, count) while the step told it its ranges."""
+def profiler(monkeypatch, step, write):
+    """A profiler whose trace `write` writes into a `Replay`, and whom the step told its ranges."""
     seen = []
 
-    def profile_counts(run, device, where="eager"):
-        seen.append((device, where, step.ops.mark))
+    def profile_trace(run, device):
+        seen.append((device, step.ops.mark))
         run()
-        ledger = Ledger()
-        ledger.declare(where, "kernels", "copies", "sets")
-        for op, metric, count in rows:
-            ledger.add(Range(layer=0, op=op), where, metric, count)
-        return Attribution(ledger, coverage, Counter())
+        replay = Replay()
+        write(replay)
+        return replay.trace
 
-    monkeypatch.setattr(counting, "profile_counts", profile_counts)
+    monkeypatch.setattr(counting, "profile_trace", profile_trace)
     return seen
 
 
@@ -159,22 +156,43 @@ def row(op, where, calls, kernels=0, copies=0, sets=0):
     }
 
 
+ROPE, ATTENTION = Range(layer=0, op="rope"), Range(layer=0, op="sparse_attention")
+NODE = Node(0, None, "rope", "kernels", "k", 0)
+SEGMENT = (NODE, replace(NODE, number=1))
+
+
 def test_an_eager_step_is_counted_by_calls_and_by_the_profiler(gpu, monkeypatch):
     program = Program(gpu)
-    cover = Coverage(7, 0, 0, 0, 0, "launch correlation")
-    seen = profiler(monkeypatch, program.step, [("rope", "kernels", 4), ("sparse_attention", "kernels", 3)], cover)
+
+    def write(replay):
+        replay.eager(ROPE, "k", "k")
+        replay.eager(ATTENTION, "k", "k", "k")
+        replay.eager(ROPE, "k", "k")
+
+    seen = profiler(monkeypatch, program.step, write)
     counts = count_eager(program.step, program.pieces)
     assert counts.rows == [row("rope", "eager", 2, 4), row("sparse_attention", "eager", 1, 3)]
-    assert counts.coverage["attributed"] == 7
-    ((device, where, marks),) = seen
-    assert (device, where) == ("cuda", "eager")
+    assert (counts.coverage["attributed"], counts.capture_ledger) == (7, None)
+    assert [(one["op"], one["where"], one["device_ns"]) for one in counts.device_time["rows"]] == [
+        ("rope", "eager", 16),
+        ("sparse_attention", "eager", 12),
+    ]
+    ((device, marks),) = seen
+    assert device == "cuda"
     assert any(isinstance(mark, RecordFunction) for mark in marks._marks)
     assert isinstance(program.step.ops.mark, Silent)
 
 
-def capture_counted(gpu, program, monkeypatch, coverage, rows=(("sparse_attention", "kernels", 3),)):
-    seen = profiler(monkeypatch, program.step, rows, coverage)
-    with GraphCounter(program.step) as counter:
+def replayed(replay, segment=SEGMENT):
+    """What a profiler sees of a replay of the program: its segments, and the attention between them."""
+    replay.graph(segment)
+    replay.eager(ATTENTION, "k", "k", "k")
+    replay.graph(SEGMENT)
+
+
+def capture_counted(gpu, program, monkeypatch, write=replayed, *marks):
+    seen = profiler(monkeypatch, program.step, write)
+    with GraphCounter(program.step, *marks) as counter:
         captured = capture_breakable(program.pieces, FakeStream(gpu, 7), listeners=counter.listeners)
     assert isinstance(program.step.ops.mark, Silent)
     return counter.count(captured), seen
@@ -182,36 +200,79 @@ def capture_counted(gpu, program, monkeypatch, coverage, rows=(("sparse_attentio
 
 def test_segments_come_from_the_graph_and_breaks_from_a_profiled_replay(gpu, monkeypatch):
     program = Program(gpu)
-    counts, seen = capture_counted(gpu, program, monkeypatch, Coverage(3, 0, 4, 0, 0, "launch correlation"))
+    counts, seen = capture_counted(gpu, program, monkeypatch)
     assert counts.rows == [row("rope", "segment", 2, 4), row("sparse_attention", "break", 1, 3)]
     # 4 nodes in segments and 3 kernels in the break; what was replayed is the segments over again
     assert (counts.coverage["attributed"], counts.coverage["unattributed"]) == (7, 0)
-    assert counts.coverage["method"] == "capture ledger (segments) + launch correlation (breaks)"
+    assert (
+        counts.coverage["method"]
+        == "capture ledger joined by order (inferred) (segments) + launch correlation (breaks)"
+    )
     assert counts.disagreement is None
-    assert [(device, where) for device, where, _ in seen] == [("cuda", "break")]
+    assert [device for device, _ in seen] == ["cuda"]
     assert gpu.log.count("launch graph 1") == 2  # once after its capture, once under the profiler
 
 
+def test_the_same_replay_tells_the_time_of_segments_and_breaks(gpu, monkeypatch):
+    counts, _ = capture_counted(gpu, Program(gpu), monkeypatch)
+    assert [(one["op"], one["where"], one["device_ns"], one["operations"]) for one in counts.device_time["rows"]] == [
+        ("rope", "segment", 16, 4),
+        ("sparse_attention", "break", 12, 3),
+    ]
+    assert [piece["where"] for piece in counts.device_time["pieces"]] == ["segment", "break", "segment"]
+    assert read_ledger(counts.capture_ledger) == (SEGMENT, SEGMENT)
+
+
 def test_another_number_of_replayed_operations_is_a_disagreement(gpu, monkeypatch):
-    counts, _ = capture_counted(gpu, Program(gpu), monkeypatch, Coverage(3, 0, 5, 0, 0, "launch correlation"))
+    counts, _ = capture_counted(gpu, Program(gpu), monkeypatch, lambda replay: replayed(replay, (*SEGMENT, NODE)))
     assert counts.disagreement == "5 operations replayed, 4 captured"
+    # what is not in order with the ledger has no range: its own three records
+    assert (counts.coverage["attributed"], counts.coverage["unattributed"]) == (5, 3)
+    assert counts.device_time["unmatched"] == ["segment 0: kernels k ran 3 times, 2 captured"]
 
 
 def test_what_lies_outside_every_range_is_not_attributed(gpu, monkeypatch):
     program = Program(gpu)
-    program.pieces.append(Piece("loose", "segment", lambda: gpu.launch(kind=COPY)))
-    counts, _ = capture_counted(gpu, program, monkeypatch, Coverage(3, 2, 5, 0, 0, "launch correlation"))
+    program.pieces.append(Piece("loose", "segment", lambda: gpu.launch("copy_it", kind=COPY)))
+
+    def write(replay):
+        replay.graph(SEGMENT)
+        replay.eager(ATTENTION, "k", "k", "k")
+        replay.graph((*SEGMENT, Node(None, None, None, "copies", "Memcpy", 2)))
+        replay.eager(None, "philox", "philox")
+
+    counts, _ = capture_counted(gpu, program, monkeypatch, write)
     assert (counts.coverage["attributed"], counts.coverage["unattributed"]) == (7, 3)
+    assert counts.device_time["unattributed_ns"] == 12
     assert counts.disagreement is None
     assert "copies" not in {row["op"] for row in counts.rows}
 
 
 def test_the_replay_that_is_profiled_tells_its_ranges_to_the_profiler_alone(gpu, monkeypatch):
     program = Program(gpu)
-    counts, seen = capture_counted(gpu, program, monkeypatch, Coverage(3, 0, 4, 0, 0, "launch correlation"))
-    assert isinstance(seen[0][2], RecordFunction)
+    counts, seen = capture_counted(gpu, program, monkeypatch)
+    assert isinstance(seen[0][1], RecordFunction)
     assert sum(one["calls"] for one in counts.rows) == 3  # those of the replay are not counted again
     assert isinstance(program.step.ops.mark, Silent)
+
+
+def test_other_marks_hear_the_capture_and_not_the_replay(gpu, monkeypatch):
+    heard = Heard()
+    capture_counted(gpu, Program(gpu), monkeypatch, replayed, heard)
+    assert heard.ranges == ["rope", "sparse_attention", "rope"]
+
+
+class Heard:
+    """A mark that keeps the operations that it hears."""
+
+    def __init__(self):
+        self.ranges = []
+
+    def enter(self, rng):
+        self.ranges.append(rng.op)
+
+    def exit(self, rng):
+        """Nothing to keep."""
 
 
 # an eager step against segments and breaks

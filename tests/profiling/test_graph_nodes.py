@@ -46,13 +46,23 @@ def test_a_release_without_any_form_that_tells_the_graph_is_refused(device):
     [
         ({"name": "_dequant"}, [("kernels", "_dequant")]),
         ({"name": "runtime_fill"}, [("kernels", "runtime_fill")]),
+        ({"name": "_ZN2at6native4fillIfEEvT_"}, [("kernels", "at::native::fill")]),
         ({"name": None}, [("kernels", "unknown")]),
         ({"kind": COPY}, [("copies", "Memcpy")]),
         ({"kind": SET}, [("sets", "Memset")]),
         ({"kind": HOST}, [("others", "Host")]),
         ({"kind": CONDITIONAL}, [("dynamic", "Conditional")]),
     ],
-    ids=["kernel", "kernel of the runtime", "kernel without a name", "copy", "set", "host call", "conditional"],
+    ids=[
+        "kernel",
+        "kernel of the runtime",
+        "mangled kernel",
+        "kernel without a name",
+        "copy",
+        "set",
+        "host call",
+        "conditional",
+    ],
 )
 def test_nodes_are_described_by_class_and_name(device, launch, described):
     graph = device.begin()
@@ -72,6 +82,22 @@ def test_a_child_graph_is_what_it_holds_at_any_depth(device):
     assert nodes.count(graph) == 1
     (node,) = nodes.nodes(graph)
     assert nodes.describe(node) == [("kernels", "first"), ("kernels", "inner"), ("copies", "Memcpy")]
+
+
+def test_a_driver_that_tells_no_ids_is_asked_once_and_ordinals_stand_for_them(device):
+    bindings, asked = Bindings(device), []
+
+    def cudaGraphNodeGetToolsId(node):
+        asked.append(node)
+        return (Error.invalid, 0)
+
+    bindings.cudaGraphNodeGetToolsId = cudaGraphNodeGetToolsId
+    graph = device.begin()
+    device.launch()
+    device.launch()
+    nodes = GraphNodes(bindings, bindings)
+    assert [nodes.number(node, ordinal) for ordinal, node in enumerate(nodes.nodes(graph))] == [0, 1]
+    assert len(asked) == 1
 
 
 def test_an_empty_graph_has_no_nodes(device):

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from dsv4bench.profiling.profiler import profile_counts, profile_trace
+from dsv4bench.profiling.profiler import profile_trace
+from dsv4bench.profiling.traces.attribute import attribute
 from dsv4bench.ranges import Range, RecordFunction, parse_range
 
 ROPE = Range(layer=1, ratio=2, kv_source=2, op="rope")
@@ -30,7 +31,7 @@ def test_ranges_come_back_from_the_profiler_nested_and_whole():
 
 
 def test_a_cpu_has_no_device_operations():
-    found = profile_counts(marked_step(torch.zeros(8)), "cpu")
+    found = attribute(profile_trace(marked_step(torch.zeros(8)), "cpu"))
     assert found.ledger.rows() == []
     assert (found.coverage.attributed, found.coverage.unattributed, found.coverage.lost) == (0, 0, 0)
 
@@ -39,6 +40,6 @@ def test_a_cpu_has_no_device_operations():
 def test_a_gpu_step_is_counted_per_range():
     x = torch.zeros(8, device="cuda")
     marked_step(x)()
-    found = profile_counts(marked_step(x), "cuda")
+    found = attribute(profile_trace(marked_step(x), "cuda"))
     assert [(row["op"], row["kernels"], row["copies"]) for row in found.ledger.rows()] == [("rope", 1, 0)]
     assert (found.coverage.unattributed, found.coverage.lost) == (0, 0)

@@ -75,6 +75,12 @@ def attribute(
     return Attribution(ledger, _coverage(trace, ledger, launches, replayed), replayed)
 
 
+def graph_launches(trace: Trace) -> list[Launch]:
+    """Return the launches of graphs, one for each correlation id, in the order of the host."""
+    launches = {launch.correlation: launch for launch in trace.launches if _GRAPH_LAUNCH in launch.name}
+    return sorted(launches.values(), key=attrgetter("start_ns"))
+
+
 def metric(operation: DeviceOp) -> str:
     """Return the ledger's metric of a device operation; copies and fills in disguise count as what they are."""
     if operation.kind == "kernel":

@@ -1,0 +1,197 @@
+"""Match what a profiler saw of a replay to the nodes that were captured, by the first rung that tells them.
+
+A replay is one host call per graph, and all its device records carry that call's correlation id. So the i-th graph
+launch is the i-th graph of the ledger, and within it:
+
+1. records with node ids (Kineto from February 2026 on) are the nodes of these numbers, if metric and name agree;
+2. else, on one stream, records in the order of their start are the nodes in the order of their creation, if they are
+   the same metrics and names in the same order: `inferred`. Where a graph ran on several streams the order is that of
+   each name, and names that several streams and several places share are ambiguous;
+3. else nothing is attributed: never a guess.
+
+A record whose metric and name no node of the graph has (another library's, say) is nobody's, and hides no other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dsv4bench.profiling.traces.attribute import graph_launches, metric
+from dsv4bench.profiling.traces.model import DeviceOp, Trace
+from dsv4bench.results.ledger_table import DEVICE, Graph, Node, kernel_name
+
+BY_ID = "node ids"
+BY_ORDER = "order (inferred)"
+BY_NAME = "order of each name (inferred)"
+NOT_AT_ALL = "not matched"
+_LOWER_HALF = 0xFFFFFFFF
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """One device record of a replay and the node that it ran: None where it is nobody's or could be several's."""
+
+    operation: DeviceOp
+    node: Node | None
+    ambiguous: bool = False
+
+    @property
+    def attributed(self) -> bool:
+        """Whether it ran a node that was captured inside a range."""
+        return self.node is not None and self.node.placed
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """One launch of a graph: its records by start, how they were matched, and how many nodes have no record.
+
+    `why` says what did not fit where the records are not matched.
+    """
+
+    correlation: int
+    matched: tuple[Matched, ...]
+    method: str
+    missing: int = 0
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """All graph launches of a trace, in the order of the host; every device record of a graph is in one of them."""
+
+    launches: tuple[Launched, ...] = ()
+
+    @property
+    def method(self) -> str:
+        """How the records were matched, every way that was needed."""
+        return ", ".join(dict.fromkeys(launch.method for launch in self.launches)) or NOT_AT_ALL
+
+    @property
+    def matched(self) -> Iterator[Matched]:
+        """The records of all launches."""
+        for launch in self.launches:
+            yield from launch.matched
+
+    @property
+    def attributed(self) -> int:
+        """How many records ran a node of a range."""
+        return sum(one.attributed for one in self.matched)
+
+    @property
+    def ambiguous(self) -> int:
+        """How many records could be nodes of several places."""
+        return sum(one.ambiguous for one in self.matched)
+
+    @property
+    def unattributed(self) -> int:
+        """How many records are nobody's, or run a node of no range."""
+        return sum(not one.attributed and not one.ambiguous for one in self.matched)
+
+    @property
+    def missing(self) -> int:
+        """How many nodes have no record, of launches whose other records are known."""
+        return sum(launch.missing for launch in self.launches)
+
+    @property
+    def why(self) -> list[str]:
+        """What did not fit, a sentence for each launch that is not matched."""
+        return [f"segment {place}: {one.why}" for place, one in enumerate(self.launches) if one.why]
+
+
+def match_replay(trace: Trace, graphs: Sequence[Graph]) -> Replayed:
+    """Match the records of the graphs in `trace`, which holds one replay of all `graphs` or several in a row."""
+    launches = graph_launches(trace)
+    records: dict[int, list[DeviceOp]] = {launch.correlation: [] for launch in launches}
+    for operation in sorted(trace.operations, key=lambda operation: operation.start_ns):
+        if operation.correlation in records:
+            records[operation.correlation].append(operation)
+    if not graphs or len(launches) % len(graphs):
+        why = f"{len(launches)} graph launches, {len(graphs)} graphs captured"
+        return Replayed(tuple(_unmatched(correlation, own, why) for correlation, own in records.items()))
+    pairs = enumerate(records.items())
+    return Replayed(tuple(_match(key, own, graphs[place % len(graphs)]) for place, (key, own) in pairs))
+
+
+def _unmatched(correlation: int, records: Sequence[DeviceOp], why: str) -> Launched:
+    return Launched(correlation, tuple(Matched(record, None) for record in records), NOT_AT_ALL, why=why)
+
+
+def _match(correlation: int, records: Sequence[DeviceOp], graph: Graph) -> Launched:
+    nodes = [node for node in graph if node.metric in DEVICE]
+    by_id = _by_id(records, nodes)
+    if by_id is not None:
+        missing = len(nodes) - sum(one.node is not None for one in by_id)
+        return Launched(correlation, by_id, BY_ID, missing)
+    known = {node.key for node in nodes}
+    own = [record for record in records if _key(record) in known]
+    why = _difference(own, records, nodes)
+    if why is not None:
+        return _unmatched(correlation, records, why)
+    several = len({record.stream for record in own}) > 1
+    found = _by_name(own, nodes) if several else dict(zip(map(id, own), map(_sure, own, nodes), strict=True))
+    matched = tuple(found.get(id(record), Matched(record, None)) for record in records)
+    return Launched(correlation, matched, BY_NAME if several else BY_ORDER)
+
+
+def _sure(record: DeviceOp, node: Node) -> Matched:
+    return Matched(record, node)
+
+
+def _key(record: DeviceOp) -> Key:
+    """Return what a record shares with its node; a copy that was replayed as a kernel is a copy."""
+    what = metric(record)
+    return what, kernel_name(record.name) if what == "kernels" else ""
+
+
+def _by_id(records: Sequence[DeviceOp], nodes: Sequence[Node]) -> tuple[Matched, ...] | None:
+    """Return the records with the nodes of their ids, or None where ids are missing or do not fit."""
+    numbered = {node.number: node for node in nodes if node.number is not None}
+    if not records or len(numbered) < len(nodes):
+        return None
+    found: list[Matched] = []
+    for record in records:
+        if record.graph_node_id is None:
+            return None
+        node = numbered.pop(record.graph_node_id & _LOWER_HALF, None)  # a number is met once in a replay
+        if node is not None and node.key != _key(record):
+            return None
+        found.append(Matched(record, node))
+    return tuple(found) if any(one.node for one in found) else None
+
+
+def _difference(own: Sequence[DeviceOp], records: Sequence[DeviceOp], nodes: Sequence[Node]) -> str | None:
+    """Return None if the records are the nodes, in order where they ran on one stream, else the first difference."""
+    seen, captured = Counter(map(_key, own)), Counter(node.key for node in nodes)
+    for key in captured:
+        if seen[key] != captured[key]:
+            others = sorted({record.name for record in records if record not in own})
+            beside = f"; beside them ran {', '.join(others[:3])}" if others else ""
+            return f"{_words(key)} ran {seen[key]} times, {captured[key]} captured{beside}"
+    if len({record.stream for record in own}) > 1:
+        return None
+    for place, (record, node) in enumerate(zip(own, nodes, strict=True)):
+        if _key(record) != node.key:
+            return f"record {place} is {_words(_key(record))}, {_words(node.key)} was captured there"
+    return None
+
+
+def _words(key: Key) -> str:
+    return " ".join(word for word in key if word)
+
+
+def _by_name(records: Sequence[DeviceOp], nodes: Sequence[Node]) -> dict[int, Matched]:
+    """Match record by record in the order of each name; one stream keeps its order, several may not."""
+    found: dict[int, Matched] = {}
+    for key in dict.fromkeys(node.key for node in nodes):
+        named = [record for record in records if _key(record) == key]
+        meant = [node for node in nodes if node.key == key]
+        streams = {record.stream for record in named}
+        places = {(node.layer, node.kv_source, node.op) for node in meant}
+        unsure = len(streams) > 1 and len(places) > 1
+        for record, node in zip(named, meant, strict=True):
+            found[id(record)] = Matched(record, None, ambiguous=True) if unsure else Matched(record, node)
+    return found
