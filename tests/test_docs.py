@@ -66,10 +66,11 @@ def commands(group: typer.core.TyperGroup, before: str = "") -> dict[str, typer.
 
 
 COMMANDS = commands(typer.main.get_command(app))
+WORKFLOW = ROOT / "examples" / "github-actions.yml"
 TYPED = [
-    (page.relative_to(ROOT).as_posix(), line.split(" #")[0])
-    for page in PAGES
-    for line in re.findall(r"^(?:\$ )?(dsv4bench .+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    (page.relative_to(ROOT).as_posix(), re.split(" #| [|] ", line)[0])
+    for page in [*PAGES, WORKFLOW]
+    for line in re.findall(r"^ *(?:\$ )?(dsv4bench .+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 ]
 
 
