@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import typer
 
-from dsv4bench import cli_check_capture, cli_check_counts
+from dsv4bench import cli_check_capture, cli_check_counts, cli_check_replay
 
-EPILOG = "Exit codes: 0 it holds; 1 it does not; 2 usage; 4 there was nothing to check."
+EPILOG = (
+    "Exit codes: 0 it holds; 1 it does not; 2 usage; 3 not everything that ran could be attributed;"
+    " 4 there was nothing to check."
+)
 
 check = typer.Typer(
     name="check",
@@ -27,3 +30,4 @@ def group() -> None:
 
 check.command("capture", epilog=EPILOG)(cli_check_capture.capture)
 check.command("counts", epilog=EPILOG)(cli_check_counts.counts)
+check.command("replay", epilog=EPILOG)(cli_check_replay.replay)
