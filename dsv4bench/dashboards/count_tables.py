@@ -50,7 +50,7 @@ def operation_tables(compared: Sequence[Pair]) -> list[Table]:
         changes = [_operations(pair) for pair in same]
         rows = [(*map(cell, key), *_spans(same[0], [one[key] for one in changes])) for key in changes[0]]
         notes = [*_notes(same), GEMM_NOTE if on_gpu else ATEN_NOTE]
-        notes += said_of(records_of(same), _coverage) + said_of(records_of(same), _agreement)
+        notes += said_of(records_of(same), coverage_notes) + said_of(records_of(same), _agreement)
         tables.append(Table(title, (OP, WHERE, *_number_columns(CLASSES)), tuple(rows), tuple(notes)))
     return tables
 
@@ -135,7 +135,8 @@ def _notes(same: Sequence[Pair]) -> list[str]:
     return notes + notes_of(records_of(same))
 
 
-def _coverage(record: Record) -> list[str]:
+def coverage_notes(record: Record) -> list[str]:
+    """Return how many device operations of a record found their range, by which method, and whether counts disagree."""
     seen = record.coverage
     if not seen:
         return []

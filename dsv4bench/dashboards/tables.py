@@ -8,6 +8,7 @@ from typing import TextIO
 
 from dsv4bench.dashboards.compressor_tables import compressor_tables
 from dsv4bench.dashboards.count_tables import dequant_tables, operation_tables
+from dsv4bench.dashboards.device_tables import device_tables
 from dsv4bench.dashboards.graph_tables import graph_tables
 from dsv4bench.dashboards.kernel_tables import kernel_tables
 from dsv4bench.dashboards.markdown import markdown
@@ -35,6 +36,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         *dequant_tables(reuse),
         *operation_tables(reuse),
         *step_tables(reuse),
+        *device_tables(reuse),
         *memory_tables(reuse),
         *graph_tables(reuse),
         *rank_tables(reuse),
