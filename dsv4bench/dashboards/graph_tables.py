@@ -87,7 +87,7 @@ def _graph_row(pair: Pair, bucket: int | None) -> tuple[Cell, ...]:
         Cell(batch_text(pair.any), (batch.get("requests"), batch.get("extend"))),
         cell(mode_text(pair.any)),
         *(cell(one.get(name)) for name in ("bucket", "segments", "breaks")),
-        Cell(arrow(*launches) or arrow(*calls), (*launches, *calls)),
+        Cell(_before_and_after(pair, launches) or _before_and_after(pair, calls), (*launches, *calls)),
         Cell("", tuple(copies)),
         cell(copied, format_bytes(copied) if copied else ""),
         *(
@@ -95,6 +95,13 @@ def _graph_row(pair: Pair, bucket: int | None) -> tuple[Cell, ...]:
             for name, written in (("capture_ns", _time), ("memory_bytes", format_bytes))
         ),
     )
+
+
+def _before_and_after(pair: Pair, counts: Sequence[int | None]) -> str:
+    """Return "before -> after", or the one number of a pair of which one side was not run."""
+    if pair.before is None or pair.after is None:
+        counts = [next((count for count in counts if count is not None), None)] * 2
+    return arrow(*counts)
 
 
 def _time(ns: float | None) -> str:

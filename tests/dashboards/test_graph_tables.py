@@ -63,6 +63,10 @@ def test_every_bucket_has_a_row_and_the_first_one_was_counted():
     ]
 
 
+def test_a_side_that_was_not_run_is_no_number():
+    assert [one["in breaks"] for side in cells() for one in shown([side])] == ["178", "144"]
+
+
 def test_calls_stand_for_launches_where_there_is_no_gpu():
     assert [
         one["in breaks"] for one in shown(cells(device=False, extra=[row("break_copy", 2, "break", 60, device=False)]))
