@@ -35,7 +35,7 @@ from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provid
 from dsv4bench.kernels.jit import tl, triton
 from dsv4bench.kernels.layout import INDEX_DIM, INDEX_K, ROPE_DIM
 from dsv4bench.kernels.paged_triton import store_index_rows
-from dsv4bench.kernels.row_triton import load_rows, rms_norm, rotate_tail, round_bf16
+from dsv4bench.kernels.row_triton import load_rotations, load_rows, rms_norm, round_bf16, turn_tail
 
 WIDTH = tl.constexpr(INDEX_DIM)
 FEW_ROWS = 4096  # below this a warp takes one row of ratio 1, else four, as measured on an H200; or two pairs
@@ -114,16 +114,19 @@ def _store_keys(
     positions_ptr,
     rows,
     slots,
+    there,
     live,
     cache_ptr,
     RATIO: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
 ):
-    """Make the keys of rows [R] and write them to slots [R], where they are live."""
-    first = tl.load(positions_ptr + rows, mask=live, other=0) & -RATIO
+    """Load the rows [R] that are there, make their keys and write them to slots [R], where they are live."""
+    first = tl.load(positions_ptr + rows, mask=there, other=0) & -RATIO
+    x = load_rows(k_ptr, rows, k_stride, there, WIDTH)
     weight = tl.load(weight_ptr + tl.arange(0, WIDTH)).to(tl.float32)
-    normed = round_bf16(rms_norm(load_rows(k_ptr, rows, k_stride, live, WIDTH), weight, eps))
-    payload, scales = pack_index_keys(rotate_tail(normed, freqs_ptr, first, live, False, ROUND=True))
+    rotations = load_rotations(freqs_ptr, first, live, WIDTH)
+    normed = round_bf16(rms_norm(x, weight, eps))
+    payload, scales = pack_index_keys(turn_tail(normed, rotations, live, False, ROUND=True))
     store_index_rows(cache_ptr, slots, live, payload, scales, PAGE_SIZE)
 
 
@@ -145,6 +148,7 @@ def _index_key(
     """Each program has ROWS rows, or at ratio 2 as many pairs of rows.
 
     Of a pair one row is live, but where a request begins odd: its place is the pair's, and the few others go after.
+    At ratio 1, where only padding has no slot, rows are loaded beside their slots.
     """
     at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     if RATIO == 2:
@@ -158,8 +162,21 @@ def _index_key(
         rows = at
         slots = tl.load(loc_ptr + rows, mask=rows < count, other=0)
     live = slots > 0
+    there = rows < count if RATIO == 1 else live
     _store_keys(
-        k_ptr, k_stride, weight_ptr, eps, freqs_ptr, positions_ptr, rows, slots, live, cache_ptr, RATIO, PAGE_SIZE
+        k_ptr,
+        k_stride,
+        weight_ptr,
+        eps,
+        freqs_ptr,
+        positions_ptr,
+        rows,
+        slots,
+        there,
+        live,
+        cache_ptr,
+        RATIO,
+        PAGE_SIZE,
     )
     if RATIO == 2:
         both = odd & (slots_even > 0)
@@ -173,6 +190,7 @@ def _index_key(
                 positions_ptr,
                 even,
                 slots_even,
+                both,
                 both,
                 cache_ptr,
                 RATIO,

@@ -27,6 +27,7 @@ from dsv4bench.kernels.jit import tl, triton
 COLUMNS = 64  # the width of a page-index table is a multiple of this
 RATIOS = (1, 2)
 PARTS = ("loc", "lens", "sparse_lens", "pages")
+PROGRAM_ROWS = 32  # rows whose slots and lengths one program writes, a warp's lanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,25 +101,35 @@ def _low_ratio_metadata(
     r2_sparse_lens_ptr,
     r2_pages_ptr,
     topk,
+    count,
+    apart,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
 ):
-    """The page indices, which need nothing, are stored while the loads are on their way."""
-    row = tl.program_id(0).to(tl.int64)
-    length = tl.load(seq_lens_ptr + row).to(tl.int32)
-    loc = tl.load(loc_ptr + row).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    absent = tl.full((BLOCK,), -1, tl.int32)
-    tl.store(r1_pages_ptr + row * WIDTH + column, absent, mask=column < WIDTH)
-    tl.store(r2_pages_ptr + row * WIDTH + column, absent, mask=column < WIDTH)
-    tl.store(r1_loc_ptr + row, loc)
-    tl.store(r2_loc_ptr + row, tl.where(length % 2 == 0, loc // 2, -1))
-    lens_1 = tl.maximum(length, 1)
-    lens_2 = tl.maximum(length // 2, 1)
-    tl.store(r1_lens_ptr + row, lens_1)
-    tl.store(r2_lens_ptr + row, lens_2)
-    tl.store(r1_sparse_lens_ptr + row, tl.minimum(lens_1, topk))
-    tl.store(r2_sparse_lens_ptr + row, tl.minimum(lens_2, topk))
+    """The `apart` first programs write slots and lengths of ROWS rows each, the others a row of page indices each.
+
+    So slots and lengths go out in whole sectors, and page indices wait for no load.
+    """
+    if tl.program_id(0) < apart:
+        rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        live = rows < count
+        length = tl.load(seq_lens_ptr + rows, mask=live, other=0).to(tl.int32)
+        loc = tl.load(loc_ptr + rows, mask=live, other=0).to(tl.int64)
+        tl.store(r1_loc_ptr + rows, loc, mask=live)
+        tl.store(r2_loc_ptr + rows, tl.where(length % 2 == 0, loc >> 1, -1), mask=live)
+        lens_1 = tl.maximum(length, 1)
+        lens_2 = tl.maximum(length >> 1, 1)
+        tl.store(r1_lens_ptr + rows, lens_1, mask=live)
+        tl.store(r2_lens_ptr + rows, lens_2, mask=live)
+        tl.store(r1_sparse_lens_ptr + rows, tl.minimum(lens_1, topk), mask=live)
+        tl.store(r2_sparse_lens_ptr + rows, tl.minimum(lens_2, topk), mask=live)
+    else:
+        row = (tl.program_id(0) - apart).to(tl.int64)
+        column = tl.arange(0, BLOCK)
+        absent = tl.full((BLOCK,), -1, tl.int32)
+        tl.store(r1_pages_ptr + row * WIDTH + column, absent, mask=column < WIDTH)
+        tl.store(r2_pages_ptr + row * WIDTH + column, absent, mask=column < WIDTH)
 
 
 def expect_arguments(tensors: Tensors) -> None:
@@ -143,21 +154,25 @@ def check_values(tensors: Tensors) -> None:
 
 
 def build_triton(tensors: Tensors) -> Call:
-    """Launch one program per row."""
+    """Launch a warp per row of page indices, and before them one per 32 rows of slots and lengths."""
     expect_arguments(tensors)
     rows, columns = tensors["r1_pages"].shape
+    apart = triton.cdiv(rows, PROGRAM_ROWS)
     made = [tensors[f"r{ratio}_{part}"] for ratio in RATIOS for part in PARTS]
 
     def call() -> None:
         if rows:
-            _low_ratio_metadata[(rows,)](
+            _low_ratio_metadata[(apart + rows,)](
                 tensors["seq_lens"],
                 tensors["loc"],
                 *made,
                 tensors["topk"],
+                rows,
+                apart,
                 WIDTH=columns,
                 BLOCK=triton.next_power_of_2(columns),
-                num_warps=4,
+                ROWS=PROGRAM_ROWS,
+                num_warps=1,
             )
 
     return call

@@ -117,17 +117,20 @@ def _norm_rope_store(
     PAGE_BYTES: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """What a row has is loaded beside its slot, not after the branch: two waits for memory, not three."""
+    """What a row has is loaded beside its slot, not after the branch: two waits for memory, not three.
+
+    A program of one row does not branch on its slot either, but masks what it loads and stores by it.
+    """
     ENCODING: tl.constexpr = encoding_of(LAYOUT)
     weight = tl.load(weight_ptr + tl.arange(0, 512)).to(tl.float32)
     one = tl.arange(0, 1)
-    live = one == 0
     for i in tl.static_range(ROWS):
         row = tl.minimum(tl.program_id(0) * ROWS + i, n - 1)  # past the last row that row again, to the same bytes
         slot = tl.load(loc_ptr + row)
         position = tl.load(positions_ptr + row)
-        x = load_rows(kv_ptr, row + one, kv_stride, live, 512)
-        if slot >= 0:
+        x = load_rows(kv_ptr, row + one, kv_stride, one == 0, 512)
+        live = slot + one >= 0 if ROWS == 1 else one == 0
+        if ROWS == 1 or slot >= 0:
             y = rms_norm(x, weight, eps)
             if ENCODING == "v41" or ENCODING == "fp4":
                 y = rotate_tail(round_bf16(y), freqs_ptr, position + one, live, False, ROUND=True)

@@ -39,18 +39,27 @@ def round_bf16(x):
 
 
 @triton.jit
-def rotate_tail(x, freqs_ptr, positions, live, INVERSE: tl.constexpr, ROUND: tl.constexpr = False):
-    """Rotate the last 64 channels of f32 `x` [R, D] by rows `positions` [R] of freqs f32 [M, 64].
+def load_rotations(freqs_ptr, positions, live, WIDTH: tl.constexpr):
+    """Load rows `positions` [R] of freqs f32 [M, 64] as the last channels of f32 [R, WIDTH]; of `live` rows only.
 
-    ROUND rounds them to bf16; the other channels stay as they are, as do rows that are not `live`. Table rows hold
-    cosine and sine interleaved. The order of the FMAs is pinned, re = fma(a, c, -(b * s)), im = fma(a, s, b * c), so
-    that no compiler's contraction can change a bit.
+    Loaded beside the rows that it will turn, a table row does not wait for their norm.
+    """
+    channel = tl.arange(0, WIDTH)[None, :] - (WIDTH - ROPE)
+    rotated = live[:, None] & (channel >= 0)
+    return tl.load(freqs_ptr + positions.to(tl.int64)[:, None] * ROPE + channel, mask=rotated, other=0.0)
+
+
+@triton.jit
+def turn_tail(x, rotations, live, INVERSE: tl.constexpr, ROUND: tl.constexpr = False):
+    """Rotate the last 64 channels of f32 `x` [R, D] by `rotations` [R, D]: cosine and sine interleaved.
+
+    ROUND rounds them to bf16; the other channels stay as they are, as do rows that are not `live`. The order of the
+    FMAs is pinned, re = fma(a, c, -(b * s)), im = fma(a, s, b * c), so that no compiler's contraction can change a bit.
     """
     channel = tl.arange(0, x.shape[1])[None, :] - (x.shape[1] - ROPE)
     rotated = live[:, None] & (channel >= 0)
-    table = tl.load(freqs_ptr + positions.to(tl.int64)[:, None] * ROPE + channel, mask=rotated, other=0.0)
     a, b = tl.split(tl.reshape(x, (x.shape[0], x.shape[1] // 2, 2)))
-    c, s = tl.split(tl.reshape(table, (x.shape[0], x.shape[1] // 2, 2)))
+    c, s = tl.split(tl.reshape(rotations, (x.shape[0], x.shape[1] // 2, 2)))
     if INVERSE:
         s = s * -1.0  # not -s: triton 3.6 takes that as 0 - s, which loses -0.0
     re = tl.fma(a, c, b * s * -1.0)
@@ -59,3 +68,9 @@ def rotate_tail(x, freqs_ptr, positions, live, INVERSE: tl.constexpr, ROUND: tl.
     if ROUND:
         turned = round_bf16(turned)
     return tl.where(rotated, turned, x)
+
+
+@triton.jit
+def rotate_tail(x, freqs_ptr, positions, live, INVERSE: tl.constexpr, ROUND: tl.constexpr = False):
+    """Rotate the last 64 channels of f32 `x` [R, D] by rows `positions` [R] of freqs f32 [M, 64]; see `turn_tail`."""
+    return turn_tail(x, load_rotations(freqs_ptr, positions, live, x.shape[1]), live, INVERSE, ROUND)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dsv4bench.kernels import codec, paged
+from dsv4bench.kernels import codec, compress_c1, paged
 from dsv4bench.kernels.compress_c1 import KERNEL, Shape, cost
 from dsv4bench.kernels.layout import LAYOUTS, UNIFORM_FP8, V4, V41, V41_FP4, V41_FP4_NEW
 from tests.kernels import golden
@@ -121,6 +121,30 @@ def test_the_bytes_follow_from_the_latent(run, name):
     rotated = codec.rotate_tail(got["latent"], freqs, positions).bfloat16()
     codec.write_compressed(want, given["loc"], rotated, 4, layout)
     assert torch.equal(got["cache"], want)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_programs_of_two_rows_write_what_programs_of_one_write(name, rows, run, monkeypatch):
+    """Padding among the rows; an odd number of rows leaves the last program one."""
+    loc, positions = [7, 0, 2, -1, 9][:rows], torch.tensor([3, 0, 7, 1, 5])[:rows]
+    shape = {"freqs": turning_table(8), "positions": positions}
+    want = run(**tensors(random_rows(rows), loc, LAYOUTS[name], **shape))
+    monkeypatch.setattr(compress_c1, "FEW_ROWS", 0)
+    got = run(**tensors(random_rows(rows), loc, LAYOUTS[name], **shape))
+    assert torch.equal(got["latent"], want["latent"])
+    assert torch.equal(got["cache"], want["cache"])
+
+
+@pytest.mark.parametrize("few_rows", [0, 4096], ids=["two", "one"])
+def test_the_table_row_of_padding_is_not_read(few_rows, run, monkeypatch):
+    """Its position lies far outside the table; the plain path picks the live rows first."""
+    monkeypatch.setattr(compress_c1, "FEW_ROWS", few_rows)
+    far = torch.tensor([10**9, 3, -(10**9)])
+    got = run(**tensors(random_rows(3), [0, 6, -1], V41, positions=far, freqs=turning_table(8)))
+    want = run(**tensors(random_rows(3), [0, 6, -1], V41, positions=torch.tensor([0, 3, 0]), freqs=turning_table(8)))
+    assert torch.equal(got["latent"], want["latent"])
+    assert torch.equal(got["cache"], want["cache"])
 
 
 def test_a_zero_row_stays_zero(run):

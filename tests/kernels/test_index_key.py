@@ -96,6 +96,20 @@ def test_rows_without_a_slot_write_nothing(run):
         assert slot(cache, index) == slot(want, index)
 
 
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered")  # numpy's, in the interpreter
+@pytest.mark.parametrize("few_rows", [0, 4096], ids=["four", "one"])
+def test_padding_of_ratio_1_writes_nothing(few_rows, run, monkeypatch):
+    """Its row may hold NaN, its position lie far outside the table, which is not read."""
+    monkeypatch.setattr(index_key, "FEW_ROWS", few_rows)
+    k, positions = exact_rows(5), torch.tensor([10**9, 1, -(10**9), 3, 10**9])
+    k[[0, 2, 4]] = float("nan")
+    cache = run(k, [-1, 3, 0, 10, 0], positions=positions, freqs=turning_table(16))
+    assert written(cache) == {3, 10}
+    for row, index in ((1, 3), (3, 10)):
+        alone = {"positions": positions[row : row + 1], "freqs": turning_table(16)}
+        assert slot(cache, index) == slot(run(k[row : row + 1], [index], **alone), index)
+
+
 def test_bytes_of_equal_normed_rows_are_exact(run):
     """Specification 9.1: rows that the norm cannot blur, at many angles, against the oracle."""
     k = exact_rows(6)

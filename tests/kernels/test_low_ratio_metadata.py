@@ -65,6 +65,22 @@ def test_the_page_tables_are_a_multiple_of_64_wide_and_absent_throughout(topk, c
     assert got["r2_sparse_lens"] == [min(1000, topk), 1]
 
 
+@pytest.mark.parametrize("rows", [31, 32, 33, 64, 65])
+def test_programs_that_write_many_rows_write_each_and_none_past_the_last(rows, run):
+    """Lengths 1, 2, 3...; the outputs are the first rows of longer tensors, whose other rows keep their poison."""
+    tensors = arguments(list(range(1, rows + 1)), list(range(100, 100 + rows)), 64)
+    longer = outputs(rows + 40, 64, torch.device("cpu"))
+    got = run(tensors | {name: whole.fill_(POISON)[:rows] for name, whole in longer.items()})
+    lengths = list(range(1, rows + 1))
+    assert got["r1_loc"] == list(range(100, 100 + rows))
+    assert got["r1_lens"] == lengths
+    assert got["r2_loc"] == [-1 if length % 2 else (99 + length) // 2 for length in lengths]
+    assert got["r2_lens"] == [1, *(length // 2 for length in lengths[1:])]
+    assert got["r1_pages"] == got["r2_pages"] == [[-1] * 64] * rows
+    for whole in longer.values():
+        assert (whole[rows:] == POISON).all()
+
+
 def test_slots_over_32_bits(run):
     got = run(arguments([8, 9], [2**33 + 7, 2**33 + 8], 64))
     assert (got["r1_loc"], got["r2_loc"]) == ([2**33 + 7, 2**33 + 8], [2**32 + 3, -1])
