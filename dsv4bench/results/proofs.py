@@ -7,7 +7,7 @@ from typing import Any
 
 # byte for byte what an eager run over the same padded rows leaves
 AS_EAGER = ("outputs", "latents", "compressed", "index K", "window", "rings")
-# static inputs at their addresses with this batch's offsets; nothing else written; padding zero; live rows alone alike
+# static inputs at their addresses with this batch's offsets; nothing else written; padding zero; as without padding
 OTHERS = ("offsets", "untouched", "padding", "live rows")
 WHATS = (*AS_EAGER, *OTHERS)
 

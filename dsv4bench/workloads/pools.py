@@ -59,13 +59,14 @@ class Pools:
     @property
     def bytes(self) -> int:
         """Bytes of all caches and rings."""
-        return sum(t.numel() * t.element_size() for t in (*self._caches(), *self.rings.values()))
+        return sum(t.numel() * t.element_size() for t in (*self.caches(), *self.rings.values()))
 
     def written(self) -> list[torch.Tensor]:
         """Return every cache and ring without the reserved page 0, whose slot 0 takes what padding writes (3.6)."""
-        return [*(cache[1:] for cache in self._caches()), *self.rings.values()]
+        return [*(cache[1:] for cache in self.caches()), *self.rings.values()]
 
-    def _caches(self) -> list[torch.Tensor]:
+    def caches(self) -> list[torch.Tensor]:
+        """Return every cache."""
         return [*self.swa, *self.compressed.values(), *self.index_k.values()]
 
     def save_rings(self) -> None:

@@ -1,0 +1,47 @@
+"""The table of a proof: each bucket and batch with what of its replay is equal, and a line for each difference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsv4bench.dashboards.table import Cell, Column, Table, cell
+from dsv4bench.results.proofs import AS_EAGER, OTHERS, Proof, ProofRow
+
+COLUMNS = (
+    Column("bucket", ("bucket",)),
+    Column("batch", ("batch",), right=False),
+    Column("live", ("live",)),
+    Column("eager", AS_EAGER, right=False),
+    *(Column(what, (what,), right=False) for what in OTHERS),
+)
+SWITCHES = ("kv", "compressor", "breaks", "break-outputs", "replay", "path", "provider")
+
+
+def proof_table(proof: Proof) -> Table:
+    """Return the table of one variant's replays: "=" where all that was compared is equal, else "DIFFERS".
+
+    Nothing stands where there is nothing to compare: live rows of a batch without padding or without a live row.
+    """
+    words = [f"{name} {proof.switches[name]}" for name in SWITCHES]
+    title = f"Replays of a {proof.graph or 'graph'}: {', '.join(words)}"
+    return Table(title, COLUMNS, tuple(map(_row, proof.rows)), tuple(_notes(proof)))
+
+
+def _row(row: ProofRow) -> tuple[Cell, ...]:
+    found = {one.what: one.differs for one in row.comparisons}
+    eager = tuple(found[what] for what in AS_EAGER)
+    others = (cell(found.get(what), _verdict([found[what]]) if what in found else "") for what in OTHERS)
+    return (cell(row.bucket), cell(row.batch), cell(row.live), Cell(_verdict(eager), eager), *others)
+
+
+def _verdict(differences: Sequence[str]) -> str:
+    return "DIFFERS" if any(differences) else "="
+
+
+def _notes(proof: Proof) -> list[str]:
+    notes = [line for row in proof.rows for line in row.complaints]
+    if proof.reason is not None:
+        notes.append(f"failed: {proof.reason}")
+    if proof.holds:
+        notes.append(f"proven: {len(proof.rows)} replays in a row, each of another batch than the one before")
+    return notes
