@@ -1,0 +1,87 @@
+"""What `dsv4bench check capture` does and prints, apart from its options: everything heavy is imported here."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import Any
+
+from dsv4bench.profiling.capture_check import CaptureReport, Unsafe, check_capture
+from dsv4bench.workloads.cells import cells
+from dsv4bench.workloads.options import PrefillArguments, prefill_options
+from dsv4bench.workloads.weights import make_model
+
+WIDTH = 80
+FEW_PIECES = 3
+
+
+def capture_reports(arguments: PrefillArguments) -> list[CaptureReport]:
+    """Check every cell of the arguments, in order."""
+    import torch
+
+    reports, model = [], None
+    for cell in (cell for group in cells(prefill_options(arguments)) for cell in group):
+        if model is None or model.geometry != cell.geometry:
+            model = make_model(cell.geometry, torch.device("cpu"), cell.seed)
+        reports.append(check_capture(cell, model))
+    return reports
+
+
+def as_text(reports: list[CaptureReport]) -> str:
+    """Return the lines of a terminal: each cell, then what was found in it."""
+    return "\n".join(line for report in reports for line in (*_head(report), *_found(report)))
+
+
+def _head(report: CaptureReport) -> list[str]:
+    load = report.cell.load
+    lengths = f" x {load.extend}" if load.extend else ""
+    words = [f"batch {len(load.requests)}{lengths}", *_switches(report)]
+    if report.captures:
+        buckets = ", ".join(map(str, report.buckets))
+        words += [f"bucket {buckets}", f"{report.captures} captures", f"{report.segments} segments"]
+        words += [f"{report.breaks} breaks", f"{report.nodes} nodes"]
+    lines = textwrap.wrap(", ".join(words), WIDTH, subsequent_indent="  ")
+    refused = [f"  not captured: {reason}" for reason in report.refused]
+    verdict = ["  graph-safe"] if report.captures and not report.unsafe else []
+    return [*lines, *refused, *verdict]
+
+
+def _switches(report: CaptureReport) -> list[str]:
+    """Return the switches that change what is captured, "compressor fused" and the like."""
+    names = ("kv", "compressor", "breaks", "replay", "path")
+    return [f"{name} {value}" for name, value in report.cell.variant.switches().items() if name in names]
+
+
+def _found(report: CaptureReport) -> list[str]:
+    return [line for one in report.unsafe for line in _unsafe(one)]
+
+
+def _unsafe(one: Unsafe) -> list[str]:
+    more = f" and {len(one.pieces) - FEW_PIECES} more" if len(one.pieces) > FEW_PIECES else ""
+    text = [one.rule.text, f"in {', '.join(one.pieces[:FEW_PIECES])}{more}", f"mend: {one.rule.mend}"]
+    wrapped = (textwrap.wrap(part, WIDTH, initial_indent="    ", subsequent_indent="      ") for part in text)
+    return [f"  {one.place}", *(line for lines in wrapped for line in lines)]
+
+
+def as_json(reports: list[CaptureReport]) -> str:
+    """Return a list of an object a cell."""
+    return json.dumps([_plain(report) for report in reports], indent=1)
+
+
+def _plain(report: CaptureReport) -> dict[str, Any]:
+    load = report.cell.load
+    return {
+        "requests": len(load.requests),
+        "rows": load.rows,
+        "variant": report.cell.variant.switches(),
+        "buckets": list(report.buckets),
+        "captures": report.captures,
+        "segments": report.segments,
+        "breaks": report.breaks,
+        "nodes": report.nodes,
+        "refused": list(report.refused),
+        "unsafe": [
+            {"place": one.place, "what": one.rule.text, "mend": one.rule.mend, "pieces": list(one.pieces)}
+            for one in report.unsafe
+        ],
+    }
