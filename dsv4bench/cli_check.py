@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from dsv4bench import cli_check_capture, cli_check_counts, cli_check_replay
+from dsv4bench import cli_check_capture, cli_check_counters, cli_check_counts, cli_check_replay
 
 EPILOG = (
     "Exit codes: 0 it holds; 1 it does not; 2 usage; 3 not everything that ran could be attributed;"
@@ -29,5 +29,6 @@ def group() -> None:
 
 
 check.command("capture", epilog=EPILOG)(cli_check_capture.capture)
+check.command("counters", epilog=EPILOG)(cli_check_counters.counters)
 check.command("counts", epilog=EPILOG)(cli_check_counts.counts)
 check.command("replay", epilog=EPILOG)(cli_check_replay.replay)

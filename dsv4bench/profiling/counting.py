@@ -22,6 +22,7 @@ from dsv4bench.profiling.ledger import DEVICE_METRICS, CallLedger, Ledger, Row, 
 from dsv4bench.profiling.profiler import profile_trace
 from dsv4bench.profiling.replay_match import Replayed, match_replay
 from dsv4bench.profiling.traces.attribute import Coverage, attribute
+from dsv4bench.profiling.traces.model import Trace
 from dsv4bench.ranges import Mark, RecordFunction, Several, Silent
 from dsv4bench.results.ledger_table import Graph, to_plain
 from dsv4bench.workloads.step import Piece, Step
@@ -60,23 +61,28 @@ def count_on_cpu(step: Step, pieces: Sequence[Piece], eager: bool) -> Counts:
     return Counts(ledger.rows(), None)
 
 
-def count_eager(step: Step, pieces: Sequence[Piece], *marks: Mark) -> Counts:
-    """Run the pieces once under the profiler of a GPU and count calls and device operations; `marks` hear them too."""
+def profile_eager(step: Step, pieces: Sequence[Piece], *marks: Mark) -> tuple[Ledger, Trace]:
+    """Run the pieces once under the profiler of a GPU; return the calls and the trace. `marks` hear the ranges too."""
     ledger = Ledger()
     calls = CallLedger(ledger)
     calls.hear("eager")
     step.ops.mark = Several(RecordFunction(), calls, *marks)
     try:
-        trace = profile_trace(lambda: run_pieces(pieces), "cuda")
+        return ledger, profile_trace(lambda: run_pieces(pieces), "cuda")
     finally:
         step.ops.mark = Silent()
+
+
+def count_eager(step: Step, pieces: Sequence[Piece]) -> Counts:
+    """Run the pieces once under the profiler of a GPU and count calls and device operations."""
+    ledger, trace = profile_eager(step, pieces)
     found = attribute(trace)
     ledger.merge(found.ledger)
     return Counts(ledger.rows(), asdict(found.coverage), device_time=device_time(trace, Replayed()))
 
 
 class GraphCounter:
-    """Listens while a step's graph is captured; then profiles one replay. `marks` hear the capture too."""
+    """Listens while a step's graph is captured; then profiles one replay. `marks` hear both too."""
 
     def __init__(self, step: Step, *marks: Mark) -> None:
         self._step = step
@@ -98,14 +104,17 @@ class GraphCounter:
         """The nodes of the captured graphs."""
         return self._nodes.graphs
 
-    def count(self, captured: Captured) -> Counts:
-        """Profile one replay and return segments (ledger) and breaks (profiler) together, with the time of both."""
-        segment = self._ledger.total(*DEVICE_METRICS)
-        self._step.ops.mark = RecordFunction()
+    def profile(self, captured: Captured) -> Trace:
+        """Return the trace of one replay."""
+        self._step.ops.mark = Several(RecordFunction(), *self._marks)
         try:
-            trace = profile_trace(captured.replay, "cuda")
+            return profile_trace(captured.replay, "cuda")
         finally:
             self._step.ops.mark = Silent()
+
+    def count(self, trace: Trace) -> Counts:
+        """Return segments (ledger) and breaks (the trace of a replay) together, with the time of both."""
+        segment = self._ledger.total(*DEVICE_METRICS)
         breaks, replayed = attribute(trace, "break"), match_replay(trace, self.graphs)
         self._ledger.merge(breaks.ledger)
         total = breaks.coverage.replayed

@@ -73,7 +73,7 @@ def _capture(run: CellRun, step: Step, pieces: list[Piece], pool: Pool) -> Captu
         return capture(pieces, pool.stream, pool.handle)
     with GraphCounter(step) as counter:
         captured = capture(pieces, pool.stream, pool.handle, counter.listeners)
-    run.counts = counter.count(captured)
+    run.counts = counter.count(counter.profile(captured))
     return captured
 
 
