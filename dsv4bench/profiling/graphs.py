@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,9 +20,10 @@ from dsv4bench.profiling.capture import (
 )
 from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.counting import GraphCounter
+from dsv4bench.profiling.digest import digest_all
 from dsv4bench.profiling.live_rows import compare_live_rows
 from dsv4bench.profiling.verify import Check, Seen
-from dsv4bench.workloads.batch import Plan
+from dsv4bench.workloads.batch import Batch, Plan, Request
 from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.buckets import Refusal
 from dsv4bench.workloads.cells import Group
@@ -110,9 +111,9 @@ class Graphs:
         return step.live_pieces(forward) if run.full else step.padded_pieces(forward, form_of(run.cell.variant))
 
     def checks(self, run: CellRun, step: Step, again: bool) -> Iterator[Check]:
-        """Replay each graph with its own forward and with another batch; both must equal eager runs byte for byte.
+        """Replay each graph with its own forward and with other batches; all must equal eager runs byte for byte.
 
-        `again`, after timing, one batch is enough: the graph has not changed.
+        `again`, after timing, one batch is enough: the graph has not changed. A full graph is good for no other.
         """
         done: set[int] = set()
         for forward in self.prefill.all_forwards():
@@ -121,11 +122,26 @@ class Graphs:
                 continue
             done.add(key)
             yield self._check("replay against eager", run, step, forward, captured)
-            other = None if run.full or again else verify.other_batch(forward.batch)
-            if other is not None:
-                second = self.prefill.forward(other)
-                yield self._check("replay of another batch against eager", run, step, second, captured)
-                yield compare_live_rows(step, second, form_of(run.cell.variant))
+            if not (run.full or again):
+                yield from self._other_batches(run, step, forward.batch, captured)
+
+    def _other_batches(self, run: CellRun, step: Step, batch: Batch, captured: Captured) -> Iterator[Check]:
+        other, first = verify.other_batch(batch), batch.requests[0]
+        if other is not None:
+            newest = replace(batch, requests=(Request(first.index, first.seq - 1, 1),))
+            second, single = self.prefill.forward(other), self.prefill.forward(newest, draw=1)
+            yield self._check("replay of another batch against eager", run, step, second, captured)
+            yield compare_live_rows(step, second, form_of(run.cell.variant))
+            yield self._check("replay of one live row against eager", run, step, single, captured)
+        yield self._empty(step, batch, captured)
+
+    def _empty(self, step: Step, batch: Batch, captured: Captured) -> Check:
+        """Check that a replay without a live row writes no cache and no ring."""
+        step.pools.restore_rings()
+        before = Seen((), digest_all(step.pools.written()))
+        forward = self.prefill.forward(replace(batch, requests=()))
+        seen, _ = verify.observe(step, [forward], lambda _: captured.replay())
+        return verify.compare("replay without a live row", replace(seen, layers=()), before)
 
     def _check(self, name: str, run: CellRun, step: Step, forward: Forward, captured: Captured) -> Check:
         pieces = self.pieces(run, step, forward)

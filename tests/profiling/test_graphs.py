@@ -8,6 +8,7 @@ import torch
 from dsv4bench.profiling import counting, verify
 from dsv4bench.profiling.capture_ledger import CaptureLedger
 from dsv4bench.profiling.graphs import NO_GRAPH, Graphs, Pool, open_pool, padded_plan
+from dsv4bench.profiling.verify import Check
 from dsv4bench.workloads.break_forms import EAGER, Form
 from tests.profiling.fake_gpu import fake_gpu
 from tests.profiling.small_groups import allocated, group, requests_file
@@ -104,7 +105,13 @@ def test_a_cpu_has_no_pool_of_graphs():
 # checks
 
 
-NAMES = ["replay against eager", "replay of another batch against eager", "padded rows against live rows"]
+NAMES = [
+    "replay against eager",
+    "replay of another batch against eager",
+    "padded rows against live rows",
+    "replay of one live row against eager",
+    "replay without a live row",
+]
 
 
 def test_a_replay_equals_eager_runs_of_two_batches(taped):
@@ -124,10 +131,8 @@ def spoilt(taped, monkeypatch, spoil):
 
 def test_a_graph_that_lacks_a_piece_is_wrong_for_every_batch(taped, monkeypatch):
     spoilt(taped, monkeypatch, lambda calls: calls[:-1])
-    first, second, padding = checks(taped)
-    assert not first.passed
-    assert not second.passed
-    assert padding.passed  # runs the pieces, not the graph
+    # padding runs the pieces, not the graph, and without live rows there is nothing to lack
+    assert [check.passed for check in checks(taped)] == [False, False, True, False, True]
 
 
 @pytest.mark.parametrize("name", ["hidden", "positions", "loc", "pair_loc", "swa_loc"])
@@ -136,9 +141,20 @@ def test_a_graph_that_has_baked_in_its_first_batch_is_wrong_for_the_other(taped,
     (forward,) = taped.prefill.all_forwards()
     kept, read = (getattr(inputs, name) for inputs in (forward.inputs, step.inputs))
     spoilt(taped, monkeypatch, lambda calls: (lambda: read[: len(kept)].copy_(kept), *calls))
-    first, second, _ = checks(taped)
+    first, second, _, single, empty = checks(taped)
     assert first.passed
     assert not second.passed
+    assert not single.passed
+    # rows of the first batch, which is not there now, have slots; those of index keys have just been written so
+    assert empty.passed == (name not in ("loc", "swa_loc"))
+
+
+def test_a_graph_that_writes_without_a_live_row_is_wrong(taped, monkeypatch):
+    cache = taped.prefill.pools.compressed[4]
+    spoilt(taped, monkeypatch, lambda calls: (*calls, lambda: cache[1, :1].add_(1)))
+    assert checks(taped)[-1] == Check(
+        NAMES[-1], False, f"layer outputs are equal, 1 of {len(taped.prefill.pools.written())} caches or rings differ"
+    )
 
 
 def test_a_cell_whose_every_forward_is_refused_has_nothing_to_check():
@@ -227,7 +243,7 @@ def test_a_stale_graph_of_a_gpu_is_wrong(gpu, monkeypatch):
     cell = captured(run)
     last = max(gpu.graph_nodes)
     gpu.graph_nodes[last].clear()  # the last segment is the output of layer 5
-    assert [check.passed for check in checks(run)] == [False, False, True]
+    assert [check.passed for check in checks(run)] == [False, False, True, False, True]
     assert cell.status == "ok"  # the caller draws the consequence
 
 
