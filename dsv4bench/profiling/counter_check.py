@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from dsv4bench.errors import UsageError
+from dsv4bench.errors import CaptureError, UsageError
 from dsv4bench.profiling.capture import Listeners, capture_breakable, tape_breakable, warm_up
 from dsv4bench.profiling.counting import Counts, GraphCounter, count_on_cpu, profile_eager, why_not_captured
+from dsv4bench.profiling.graph_annotations import ANNOTATED, load_graph_annotations
 from dsv4bench.profiling.graphs import Pool, open_pool, padded_plan
 from dsv4bench.profiling.ledger import DEVICE_METRICS, OUTSIDE_OPS, CallLedger, Ledger
 from dsv4bench.profiling.replay_match import Replayed, match_replay
@@ -38,6 +39,7 @@ EXPECTED, EAGER, GRAPH = "layer map", "calls", "calls, graph"
 PROFILER, LEDGER, REPLAY = "profiler, eager", "capture ledger", "profiler, replay"
 HOOK, HOOK_GRAPH, HOOK_REPLAY = "Triton hook, eager", "Triton hook, capture", "Triton hook, replay"
 TRITON, TRITON_GRAPH, TRITON_BREAKS = "Triton kernels, eager", "Triton kernels, captured", "Triton kernels, breaks"
+TORCH, NODES = "torch's annotations", "kernels and copies of the ledger"
 ON_A_CPU = "the profiler, the capture ledger and Triton's hook need a GPU; here a tape stands for the graph"
 # a hook that Triton called on a replay too would count the segments again
 EQUAL = (
@@ -45,6 +47,7 @@ EQUAL = (
     (LEDGER, REPLAY),
     (HOOK, TRITON, HOOK_GRAPH, TRITON_GRAPH),
     (HOOK_REPLAY, TRITON_BREAKS),
+    (TORCH, NODES),
 )
 EQUAL_BUT_PRODUCTS = ((PROFILER, LEDGER),)
 ONE = ("kernels",)
@@ -103,6 +106,7 @@ def _on_gpu(cell: Cell, step: Step, pieces: Sequence[Piece], pool: Pool, expecte
         trace = counter.profile(captured)
     counts, replayed = counter.count(trace), match_replay(trace, counter.graphs)
     named, named_breaks = _named(eager, hook.names), _named(trace, hook.names)
+    annotated, absent = _annotated(step, pieces, pool, counter.graphs)
     sources = (
         expected,
         _rows(EAGER, calls.rows(), ("calls",)),
@@ -116,8 +120,28 @@ def _on_gpu(cell: Cell, step: Step, pieces: Sequence[Piece], pool: Pool, expecte
         _rows(TRITON, attribute(named).ledger.rows(), ONE),
         _added(TRITON_GRAPH, _breaks(named_breaks), _captured(counter.graphs, hook.names)),
         replace(_breaks(named_breaks), name=TRITON_BREAKS),
+        *annotated,
     )
-    return Agreement(_cell(cell), sources, EQUAL, EQUAL_BUT_PRODUCTS, other=tuple(_other(counts, replayed)))
+    other = tuple(_other(counts, replayed))
+    return Agreement(_cell(cell), sources, EQUAL, EQUAL_BUT_PRODUCTS, absent, other)
+
+
+def _annotated(
+    step: Step, pieces: Sequence[Piece], pool: Pool, graphs: Sequence[Graph]
+) -> tuple[tuple[Source, ...], tuple[str, ...]]:
+    """Capture once more for torch's own annotations; return them beside the ledger's nodes, or why there are none."""
+    annotations = load_graph_annotations()
+    if isinstance(annotations, str):
+        return (), (annotations,)
+    step.ops.mark = annotations
+    try:
+        capture_breakable(pieces, pool.stream, pool.handle, Listeners(graphs=annotations))
+    except CaptureError as error:
+        return (), (f"torch's own graph annotations: {error}",)
+    finally:
+        step.ops.mark, found = Silent(), annotations.take()
+    nodes = (node for graph in graphs for node in graph if node.metric in ANNOTATED and node.placed)
+    return (_launches(TORCH, found), _launches(NODES, Counter(map(_key, nodes)))), ()
 
 
 def _cell(cell: Cell) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 from dsv4bench.profiling.traces.attribute import graph_launches, metric
 from dsv4bench.profiling.traces.model import DeviceOp, Trace
-from dsv4bench.results.ledger_table import DEVICE, Graph, Node, kernel_name
+from dsv4bench.results.counts import DEVICE
+from dsv4bench.results.ledger_table import Graph, Node, kernel_name
 
 BY_ID = "node ids"
 BY_ORDER = "order (inferred)"

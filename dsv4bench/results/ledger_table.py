@@ -7,13 +7,12 @@ is two indices; docs/records.md explains the form. Nothing here needs torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dsv4bench.errors import RecordError
 
-DEVICE = ("kernels", "copies", "sets")  # the metrics of nodes that are records of the device when they run
 _NESTED_NAME = re.compile(r"_ZN?L?(?=\d)")
 _PIECE = re.compile(r"L?(\d+)")
 _ARGUMENTS = re.compile(r"<[^<>]*>")
@@ -96,11 +95,6 @@ def read_ledger(plain: Mapping[str, Any]) -> tuple[Graph, ...]:
         return tuple(tuple(_nodes(plain, indices, numbers[graph])) for graph, indices in enumerate(plain["graphs"]))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise RecordError(f"capture_ledger: tables that do not fit together: {error!r}") from None
-
-
-def operations(graphs: Iterable[Graph]) -> int:
-    """Return how many device operations one replay of the graphs runs; bodies that depend on data are not known."""
-    return sum(node.metric in DEVICE for graph in graphs for node in graph)
 
 
 class _Table:

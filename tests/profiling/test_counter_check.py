@@ -1,6 +1,8 @@
 """The counters against each other: all that a CPU has, and on a GPU that exists only here."""
 
+import sys
 from collections import Counter
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 from dsv4bench.dashboards.counter_table import counter_tables, counters_plain
 from dsv4bench.dashboards.render import plain
-from dsv4bench.profiling import counter_check
+from dsv4bench.profiling import counter_check, graph_annotations
 from dsv4bench.profiling.counter_check import (
     EAGER,
     GRAPH,
@@ -18,6 +20,7 @@ from dsv4bench.profiling.counter_check import (
     LEDGER,
     PROFILER,
     REPLAY,
+    TORCH,
     TRITON,
     TRITON_BREAKS,
     TRITON_GRAPH,
@@ -105,6 +108,81 @@ def test_a_hook_that_heard_replays_too_would_be_found(gpu):
     found = check_counters(cell(), model(TINY), CUDA)
     assert not found.agreed
     assert any(HOOK_REPLAY in text for text in found.differences("other"))
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (None, graph_annotations.NO_MODULE),
+        (SimpleNamespace(), graph_annotations.NO_MODULE),
+        (SimpleNamespace(_is_tools_id_unavailable=lambda: True), graph_annotations.NO_IDS),
+    ],
+    ids=["an old torch", "another torch", "an old driver"],
+)
+def test_without_torchs_annotations_a_line_says_why(gpu, monkeypatch, module, why):
+    monkeypatch.setitem(sys.modules, graph_annotations.MODULE, module)
+    found = check_counters(cell(), model(TINY), CUDA)
+    assert found.absent == (why,)
+
+
+@pytest.mark.parametrize("missed", [0, 1], ids=["all", "one node missed"])
+def test_torchs_annotations_are_held_against_the_ledger(gpu, monkeypatch, missed):
+    fake = FakeAnnotations(gpu, missed)
+    monkeypatch.setitem(sys.modules, graph_annotations.MODULE, fake)
+    found = check_counters(cell(), model(TINY), CUDA)
+    nodes = source(found, TORCH).counts
+    assert (sum(count for (count,) in nodes.values()), found.absent) == (11 - missed, ())
+    different = [text for op in found.ops for text in found.differences(op) if TORCH in text]
+    assert len(different) == missed
+    assert not fake.enabled
+
+
+def test_a_capture_that_torchs_annotations_break_is_told_and_costs_nothing_else(gpu, monkeypatch):
+    fake = FakeAnnotations(gpu, 0)
+    fake.mark_kernels = lambda text: 1 / 0
+    monkeypatch.setitem(sys.modules, graph_annotations.MODULE, fake)
+    found = check_counters(cell(), model(TINY), CUDA)
+    (why,) = found.absent
+    assert why.startswith("torch's own graph annotations: layer 0 ")
+    assert why.endswith(": division by zero")
+    assert not fake.enabled
+    assert source(found, LEDGER).of("layer_1_output") == (1, 0, 0)
+
+
+class FakeAnnotations:
+    """`torch.cuda._graph_annotations`: annotates what is captured in a scope, all but the first `missed` nodes."""
+
+    def __init__(self, device, missed):
+        self.device, self.missed = device, missed
+        self.found, self.pending, self.enabled = {}, [], False
+
+    def _is_tools_id_unavailable(self):
+        return False
+
+    def enable_annotations(self):
+        self.enabled = True
+
+    def disable_annotations(self):
+        self.enabled = False
+
+    def clear_kernel_annotations(self):
+        self.found.clear()
+
+    def get_kernel_annotations(self):
+        return self.found
+
+    @contextmanager
+    def mark_kernels(self, text):
+        before = len(self.device.nodes)
+        yield
+        if self.device.capturing:
+            self.pending += [(number, text) for number in range(before, len(self.device.nodes))]
+
+    def resolve_pending_annotations(self):
+        kept, self.missed = self.pending[self.missed :], 0
+        for number, text in kept:
+            self.found.setdefault(number, [{"str": text}])
+        self.pending = []
 
 
 def test_a_gpu_has_every_column_in_eighty(gpu):
