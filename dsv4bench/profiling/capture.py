@@ -202,7 +202,8 @@ class _Recorder:
                 members[0].run()
             self.calls.append(members[0].run)
             return
-        graph = self._engine.graph()
+        with _named(members[0].name):
+            graph = self._engine.graph()
         self.graphs.append(graph)
         self._record(graph, members)
         if not self._engine.executes:

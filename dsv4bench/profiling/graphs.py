@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from dsv4bench.errors import CaptureError
 from dsv4bench.profiling import verify
 from dsv4bench.profiling.capture import (
     Captured,
@@ -55,10 +56,15 @@ class Pool:
 
 
 def open_pool(device: torch.device) -> Pool | None:
-    """Make the pool of a CUDA device; None for any other."""
+    """Make the pool of a CUDA device; None for any other, and CaptureError where CUDA has no graphs."""
     if device.type != "cuda":
         return None
-    return Pool(torch.cuda.Stream(), torch.cuda.graph_pool_handle())  # type: ignore[no-untyped-call]
+    try:
+        return Pool(torch.cuda.Stream(), torch.cuda.graph_pool_handle())  # type: ignore[no-untyped-call]
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise CaptureError(f"this device has no CUDA graphs ({error})") from error
 
 
 def _tape(run: CellRun, step: Step, pieces: list[Piece]) -> Captured:
@@ -96,15 +102,24 @@ class Graphs:
         return run.captured.get(self.key(run, forward))
 
     def capture(self, run: CellRun, step: Step, first: Forward) -> None:
-        """Capture what the cell's forwards need, that of `first` before all others: its nodes are the cell's counts."""
+        """Capture what the cell's forwards need, that of `first` before all others: its nodes are the cell's counts.
+
+        Where one cannot be captured, those before it are freed: the cell is over, and others need the memory.
+        """
         pool = open_pool(self.device)
         others = sorted(self.prefill.all_forwards(), key=lambda forward: -forward.batch.rows)
-        for forward in (first, *others):
-            key = self.key(run, forward)
-            if key != NO_GRAPH and key not in run.captured:
-                step.load(forward)
-                pieces = self.pieces(run, step, forward)
-                run.captured[key] = _capture(run, step, pieces, pool) if pool else _tape(run, step, pieces)
+        try:
+            for forward in (first, *others):
+                key = self.key(run, forward)
+                if key != NO_GRAPH and key not in run.captured:
+                    step.load(forward)
+                    pieces = self.pieces(run, step, forward)
+                    run.captured[key] = _capture(run, step, pieces, pool) if pool else _tape(run, step, pieces)
+        except BaseException:
+            for captured in run.captured.values():
+                captured.free()
+            run.captured.clear()
+            raise
 
     def pieces(self, run: CellRun, step: Step, forward: Forward) -> list[Piece]:
         """Return what the forward's graph holds: live rows in a full graph, the bucket's rows otherwise."""

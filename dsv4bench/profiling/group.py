@@ -7,10 +7,12 @@ one step with a workspace of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from dsv4bench.errors import CaptureError
 from dsv4bench.profiling import counting, verify
 from dsv4bench.profiling.alone import compressor_subject
 from dsv4bench.profiling.capture import run_pieces
@@ -158,8 +160,11 @@ class GroupRun:
 
     def _time_compressors(self) -> None:
         """Time torch path and fused compressor alone, where a GPU's graph cells have both."""
-        runs, pool = [run for run in self.living(graph=True) if not run.full], open_pool(self.session.device)
-        if pool is None or {run.cell.variant.compressor for run in runs} != {"torch", "fused"}:
+        runs = [run for run in self.living(graph=True) if not run.full]
+        if {run.cell.variant.compressor for run in runs} != {"torch", "fused"}:
+            return
+        pool = open_pool(self.session.device)
+        if pool is None:
             return
         subjects = []
         for run in runs:
@@ -241,7 +246,8 @@ class GroupRun:
         if any(run.cell.variant.reuse == "on" for run in self.living()):
             rank = max(self.prefill.forwards, key=lambda forwards: sum(f.workspace_rows for f in forwards))
             step = next(iter(self.steps.values()))
-            self.predicted = predict(step, rank, self.session.clock, open_pool(self.session.device))
+            with suppress(CaptureError):  # without graphs there is no rate, and the cells are none the worse for it
+                self.predicted = predict(step, rank, self.session.clock, open_pool(self.session.device))
 
     def _count(self, run: CellRun) -> None:
         step, forward = self.steps[run.key], self._counted(run)

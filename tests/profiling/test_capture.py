@@ -142,6 +142,16 @@ def test_an_error_that_only_shows_when_the_capture_ends_names_the_group(device, 
     assert device.capturing is None
 
 
+def test_a_device_that_makes_no_graphs_is_named_with_the_piece(device, side, monkeypatch):
+    def none():
+        raise RuntimeError("graphs are not supported")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", none)
+    with pytest.raises(CaptureError, match="add 1: graphs are not supported"):
+        capture_breakable(Program(device).pieces, side)
+    assert (device.capturing, device.current.cuda_stream, device.reset_graphs) == (None, 0, [])
+
+
 def test_a_failing_break_is_named(device, side):
     def fail():
         raise ValueError("no rows")

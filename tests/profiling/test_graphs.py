@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from dsv4bench.errors import CaptureError
 from dsv4bench.profiling import counting, verify
 from dsv4bench.profiling.capture_ledger import CaptureLedger
 from dsv4bench.profiling.graphs import NO_GRAPH, Graphs, Pool, open_pool, padded_plan
@@ -289,3 +290,42 @@ def test_marks_are_silent_again_after_a_capture_that_failed(gpu, monkeypatch):
         captured(run)
     assert type(step.ops.mark) is type(silent)
     assert cell.captured == {}
+
+
+def test_a_bucket_that_cannot_be_captured_frees_those_before_it(gpu, monkeypatch, tmp_path):
+    run = on_gpu(monkeypatch, requests=requests_file(tmp_path, 24), chunk="16")
+    cell, step = of(run)
+    forwards = list(run.prefill.all_forwards())
+    with torch.no_grad():
+        run.graphs.capture(cell, step, forwards[0])
+    (sixteen, eight), cell.captured = cell.captured.values(), {}
+    gpu.reset_graphs.clear()
+    monkeypatch.setattr(gpu, "launch", refusing_once(gpu, sixteen.segments))
+    with pytest.raises(CaptureError, match="layer 0 input: out of blocks"):
+        captured(run)
+    assert len(gpu.reset_graphs) == sixteen.segments + 1  # of the first bucket, and the one that failed
+    assert eight.segments == sixteen.segments
+    assert cell.captured == {}
+    assert (gpu.capturing, gpu.current.cuda_stream) == (None, 0)
+
+
+def refusing_once(gpu, graphs):
+    """A launch that is refused in the first capture after `graphs` ones."""
+    honest, before = gpu.launch, gpu.captures
+
+    def launch(*args, **kwargs):
+        if gpu.capturing is not None and gpu.captures == before + graphs + 1:
+            raise RuntimeError("out of blocks")
+        honest(*args, **kwargs)
+
+    return launch
+
+
+@pytest.mark.parametrize(("error", "raised"), [(RuntimeError, CaptureError), (torch.OutOfMemoryError, None)])
+def test_a_device_without_graphs_is_one_clear_error(gpu, monkeypatch, error, raised):
+    def no_pool():
+        raise error("not supported")
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", no_pool)
+    with pytest.raises(raised or error, match="this device has no CUDA graphs .not supported." if raised else None):
+        open_pool(CUDA)

@@ -15,7 +15,7 @@ from dsv4bench.profiling.graphs import Graphs
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.passes import run_group
 from tests.profiling.fake_gpu import fake_gpu
-from tests.profiling.small_groups import TINY, FakeClock, group, model, session
+from tests.profiling.small_groups import TINY, FakeClock, group, model, requests_file, session
 
 PASSES = ["allocate", "verify", "time eager", "time graph", "count", "verify again"]
 
@@ -244,6 +244,38 @@ def test_a_failed_capture_ends_its_cell_and_no_other(gpu, monkeypatch):
     full, breakable = run_on_gpu(graph=True, reuse="on", graph_mode="full,breakable")
     assert (full.status, full.reason) == ("failed", "capture: layer 1 attention: operation not permitted")
     assert breakable.status == "ok"
+
+
+def test_without_graphs_on_the_device_graph_cells_say_so_and_eager_cells_are_measured(gpu, monkeypatch):
+    def none():
+        raise RuntimeError("not supported")
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", none)
+    eager, graph = run_on_gpu(reuse="on")
+    assert (eager.status, list(eager.samples_ns), eager.predicted) == ("ok", ["step_period"], None)
+    assert (graph.status, graph.reason) == ("failed", "capture: this device has no CUDA graphs (not supported)")
+
+
+def test_a_kernel_that_synchronises_in_the_second_buckets_capture_ends_its_cell_and_no_other(
+    gpu, monkeypatch, tmp_path
+):
+    honest, seen = gpu.launch, []
+
+    def launch(name, *args):
+        if gpu.capturing and name == "layer_0_compress":
+            seen.append(gpu.captures)
+            if len(seen) == 2:
+                gpu.synchronise_illegally()
+        honest(name, *args)
+
+    monkeypatch.setattr(gpu, "launch", launch)
+    lengths = requests_file(tmp_path, 12)  # forwards of 8 and 4 rows, a bucket each
+    torch_path, fused = run_on_gpu(graph=True, reuse="on", compressor="both", requests=lengths, chunk="8")
+    assert torch_path.status == "failed"
+    assert torch_path.reason == "capture: layer 0 compress: operation not permitted when stream is capturing"
+    assert len(seen) == 2 + 2
+    assert len(gpu.reset_graphs) == seen[1]  # all that the first cell had captured, and the one that failed
+    assert (fused.status, gpu.capturing) == ("ok", None)
 
 
 def test_both_compressors_in_graphs_are_timed_alone_too(gpu):
