@@ -11,7 +11,7 @@ import importlib
 from typing import Any
 
 from dsv4bench.errors import CaptureError
-from dsv4bench.results.ledger_table import kernel_name
+from dsv4bench.results.ledger_table import UNKNOWN, kernel_name
 
 _NODE_METRICS = {
     "cudaGraphNodeTypeKernel": "kernels",
@@ -99,14 +99,14 @@ class GraphNodes:
     def _kernel_name(self, node: Any) -> str:
         error, parameters = self._driver.cuGraphKernelNodeGetParams(self._driver.CUgraphNode(int(node)))
         if int(error):
-            return "unknown"
+            return UNKNOWN
         # a kernel launched through the runtime may have no CUfunction in this context, only a CUkernel
         key = (int(parameters.func), int(parameters.kern))
         if key not in self._names:
             asked = ((parameters.func, self._driver.cuFuncGetName), (parameters.kern, self._driver.cuKernelGetName))
             answers = [ask(handle) for handle, ask in asked if int(handle)]
             names = (kernel_name(name.decode()) for error, name in answers if not int(error))
-            self._names[key] = next(names, "unknown")
+            self._names[key] = next(names, UNKNOWN)
         return self._names[key]
 
     def _call(self, function: Any, *arguments: Any) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from dsv4bench.profiling.traces.attribute import graph_launches, metric
 from dsv4bench.profiling.traces.model import DeviceOp, Trace
 from dsv4bench.results.counts import DEVICE
-from dsv4bench.results.ledger_table import Graph, Node, kernel_name
+from dsv4bench.results.ledger_table import UNKNOWN, Graph, Node, kernel_name
 
 BY_ID = "node ids"
 BY_ORDER = "order (inferred)"
@@ -30,6 +30,7 @@ NOT_AT_ALL = "not matched"
 _LOWER_HALF = 0xFFFFFFFF
 
 Key = tuple[str, str]
+NAMELESS: Key = ("kernels", UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,24 +129,25 @@ def _match(correlation: int, records: Sequence[DeviceOp], graph: Graph) -> Launc
         missing = len(nodes) - sum(one.node is not None for one in by_id)
         return Launched(correlation, by_id, BY_ID, missing)
     known = {node.key for node in nodes}
-    own = [record for record in records if _key(record) in known]
+    own = [record for record in records if _key(record) in known or NAMELESS in known]
     why = _difference(own, records, nodes)
     if why is not None:
         return _unmatched(correlation, records, why)
     several = len({record.stream for record in own}) > 1
-    found = _by_name(own, nodes) if several else dict(zip(map(id, own), map(_sure, own, nodes), strict=True))
+    found = _by_name(own, nodes) if several else dict(zip(map(id, own), map(Matched, own, nodes), strict=True))
     matched = tuple(found.get(id(record), Matched(record, None)) for record in records)
     return Launched(correlation, matched, BY_NAME if several else BY_ORDER)
-
-
-def _sure(record: DeviceOp, node: Node) -> Matched:
-    return Matched(record, node)
 
 
 def _key(record: DeviceOp) -> Key:
     """Return what a record shares with its node; a copy that was replayed as a kernel is a copy."""
     what = metric(record)
     return what, kernel_name(record.name) if what == "kernels" else ""
+
+
+def _fits(record: DeviceOp, node: Node) -> bool:
+    """Return whether the record may be the node: a kernel of any name where the bindings did not tell the node's."""
+    return node.key in (_key(record), NAMELESS if metric(record) == "kernels" else None)
 
 
 def _by_id(records: Sequence[DeviceOp], nodes: Sequence[Node]) -> tuple[Matched, ...] | None:
@@ -158,7 +160,7 @@ def _by_id(records: Sequence[DeviceOp], nodes: Sequence[Node]) -> tuple[Matched,
         if record.graph_node_id is None:
             return None
         node = numbered.pop(record.graph_node_id & _LOWER_HALF, None)  # a number is met once in a replay
-        if node is not None and node.key != _key(record):
+        if node is not None and not _fits(record, node):
             return None
         found.append(Matched(record, node))
     return tuple(found) if any(one.node for one in found) else None
@@ -166,16 +168,28 @@ def _by_id(records: Sequence[DeviceOp], nodes: Sequence[Node]) -> tuple[Matched,
 
 def _difference(own: Sequence[DeviceOp], records: Sequence[DeviceOp], nodes: Sequence[Node]) -> str | None:
     """Return None if the records are the nodes, in order where they ran on one stream, else the first difference."""
-    seen, captured = Counter(map(_key, own)), Counter(node.key for node in nodes)
-    for key in captured:
-        if seen[key] != captured[key]:
-            others = sorted({record.name for record in records if record not in own})
+    several = len({record.stream for record in own}) > 1
+    captured = Counter(node.key for node in nodes)
+    if NAMELESS not in captured:
+        return _another_number(own, records, captured) or (None if several else _another_order(own, nodes))
+    if several or len(own) != len(nodes):
+        return f"{captured[NAMELESS]} captured kernels have no name; {len(own)} records, {len(nodes)} nodes"
+    return _another_order(own, nodes)
+
+
+def _another_number(own: Sequence[DeviceOp], records: Sequence[DeviceOp], captured: Counter[Key]) -> str | None:
+    seen = Counter(map(_key, own))
+    for key, count in captured.items():
+        if seen[key] != count:
+            others = sorted({record.name for record in records if _key(record) not in captured})
             beside = f"; beside them ran {', '.join(others[:3])}" if others else ""
-            return f"{_words(key)} ran {seen[key]} times, {captured[key]} captured{beside}"
-    if len({record.stream for record in own}) > 1:
-        return None
+            return f"{_words(key)} ran {seen[key]} times, {count} captured{beside}"
+    return None
+
+
+def _another_order(own: Sequence[DeviceOp], nodes: Sequence[Node]) -> str | None:
     for place, (record, node) in enumerate(zip(own, nodes, strict=True)):
-        if _key(record) != node.key:
+        if not _fits(record, node):
             return f"record {place} is {_words(_key(record))}, {_words(node.key)} was captured there"
     return None
 

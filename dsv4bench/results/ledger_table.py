@@ -16,6 +16,8 @@ from dsv4bench.errors import RecordError
 _NESTED_NAME = re.compile(r"_ZN?L?(?=\d)")
 _PIECE = re.compile(r"L?(\d+)")
 _ARGUMENTS = re.compile(r"<[^<>]*>")
+_CUT = "\0"  # where template arguments stood
+UNKNOWN = "unknown"  # of a kernel whose name the bindings do not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,9 @@ def kernel_name(name: str) -> str:
         return "::".join(_pieces(name, begin.end())) or name
     plain, arguments = name.replace("(anonymous namespace)::", ""), 1
     while arguments:  # from the innermost brackets outwards
-        plain, arguments = _ARGUMENTS.subn("", plain)
+        plain, arguments = _ARGUMENTS.subn(_CUT, plain)
     words = plain.partition("(")[0].split()
-    return words[-1] if words else name
+    return words[-1].partition(_CUT)[0] if words else name
 
 
 def _pieces(name: str, at: int) -> Iterator[str]:

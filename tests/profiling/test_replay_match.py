@@ -89,6 +89,12 @@ def test_a_kernel_beside_the_graphs_is_in_no_launch():
     assert counts(found) == (7, 0, 0, 0)
 
 
+def test_a_copy_that_ran_under_a_name_of_its_own_is_told():
+    trace = renamed(written().trace, "memcpy128", "copy_in_disguise")
+    found = match_replay(trace, LEDGER)
+    assert found.why == ["segment 0: copies ran 0 times, 1 captured; beside them ran copy_in_disguise"]
+
+
 @pytest.mark.parametrize(
     ("ids", "expected", "why"),
     [
@@ -108,6 +114,24 @@ def test_a_swapped_order_on_one_stream_is_not_attributed():
     found = match_replay(written().trace, (numbered(STORE, ROPE, COPY, ROPE), SECOND))
     assert found.why == ["segment 0: record 0 is kernels _rope, kernels _store was captured there"]
     assert (ops(found), counts(found)) == ([[None] * 4, WHOLE[1]], (3, 4, 0, 0))
+
+
+@pytest.mark.parametrize(("ids", "method"), [(True, BY_ID), (False, BY_ORDER)], ids=["with ids", "without ids"])
+def test_a_kernel_without_a_captured_name_is_any_kernel_in_its_place(ids, method):
+    nameless = (replace(FIRST[0], name="unknown"), *FIRST[1:])
+    found = match_replay(written(ids).trace, (nameless, SECOND))
+    assert (ops(found), found.method) == (WHOLE, method)
+
+
+def test_a_nameless_kernel_does_not_take_the_place_of_a_foreign_or_dropped_one():
+    nameless = (replace(FIRST[0], name="unknown"), *FIRST[1:])
+    replay = Replay()
+    replay.graph(FIRST)
+    replay.ran("somebody_elses")
+    found = match_replay(replay.trace, (nameless,))
+    assert found.why == ["segment 0: 1 captured kernels have no name; 5 records, 4 nodes"]
+    copy_first = match_replay(written().trace, ((COPY, *nameless[1:]), SECOND))
+    assert ops(copy_first)[0] == [None] * 4
 
 
 def test_ids_that_do_not_fit_the_names_are_not_believed():
