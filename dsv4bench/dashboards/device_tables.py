@@ -110,7 +110,7 @@ def _sums(pair: Pair, sides: Sequence[Times], shown: Times, sources: Sequence[So
 
 def _kernel_sum(record: Record | None) -> int | None:
     seen = _seen(record)
-    return sum(row["device_ns"] for row in seen["rows"]) + int(seen["unattributed_ns"]) if seen else None
+    return sum(row["device_ns"] for row in seen["rows"]) + int(seen.get("unattributed_ns") or 0) if seen else None
 
 
 def _us(ns: float | None) -> str:
@@ -122,9 +122,9 @@ def _found(record: Record) -> list[str]:
     seen = _seen(record)
     if not seen:
         return []
-    loose = seen["unattributed_ns"]
+    loose = seen.get("unattributed_ns")
     found = [f"of no range: {format_ns(loose)}, in the last row alone"] if loose else []
-    return [*coverage_notes(record), *found, *(f"not matched: {why}" for why in seen["unmatched"])]
+    return [*coverage_notes(record), *found, *(f"not matched: {why}" for why in seen.get("unmatched", ()))]
 
 
 def _wait_table(record: Record, which: str) -> Table:

@@ -39,7 +39,7 @@ class Agreement:
     """What the sources found of one cell, and `equal`, the names of those that must have found the same.
 
     `but_products` are such names where a matrix product, which a library may split otherwise, is left out. `absent`
-    are lines about sources that this device does not have.
+    are lines about sources that this device does not have, `other` sentences about counts that are wrong as a whole.
     """
 
     cell: Mapping[str, Any]

@@ -47,6 +47,13 @@ def comparison_frame(
     return pd.DataFrame(rows)
 
 
+def device_time_frame(records: Iterable[Record]) -> pd.DataFrame:
+    """Return one row per device time of every cell's last record: what ran, op, kv_source, where, device_ns."""
+    return pd.DataFrame(
+        [{**_cell(record), **row} for record in latest(records) for row in (record.device_time or {}).get("rows", ())]
+    )
+
+
 def counts_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Return one row per count of every cell's last record: what ran, op, kv_source, where and the classes."""
     return pd.DataFrame([{**_cell(record), **row} for record in latest(records) for row in record.counts])

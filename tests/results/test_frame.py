@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from dsv4bench.results.frame import comparison_frame, counts_frame, frame
+from dsv4bench.results.frame import comparison_frame, counts_frame, device_time_frame, frame
 from tests.results.synthetic import lost, record, sweep
 
 
@@ -52,7 +52,21 @@ def test_counts_are_rows_with_the_cell_that_they_are_of():
     assert compressed.to_dict() == {"off": 38, "on": 4}
 
 
+def test_device_times_are_rows_with_the_cell_that_they_are_of():
+    rows = [{"op": "store", "kv_source": 2, "where": "segment", "device_ns": 500, "operations": 3}]
+    found = device_time_frame([record(reuse="off"), record(reuse="on", device_time={"rows": rows})])
+    (one,) = found.to_dict("records")
+    assert (one["reuse"], one["op"], one["kv_source"], one["where"], one["device_ns"]) == (
+        "on",
+        "store",
+        2,
+        "segment",
+        500,
+    )
+
+
 def test_nothing_gives_empty_frames():
     assert frame([]).empty
     assert comparison_frame([]).empty
     assert counts_frame([]).empty
+    assert device_time_frame([record()]).empty
