@@ -3,14 +3,20 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dsv4bench.profiling.device_time import device_time
+from dsv4bench.profiling.passes import run_group
 from dsv4bench.profiling.replay_match import Replayed, match_replay
 from dsv4bench.profiling.traces.model import Trace
 from dsv4bench.ranges import Range
+from dsv4bench.results.counts import incomplete
+from dsv4bench.results.ledger_table import read_ledger
+from tests.profiling.fake_gpu import fake_gpu
 from tests.profiling.replays import Replay, node, numbered
+from tests.profiling.small_groups import TINY, group, model, session
 
 PROJECT = numbered(
     node("input_norm", "_norm", layer=1), node("qkv_proj", "gemm", layer=1), node("store", "M", "copies", 1)
@@ -134,3 +140,27 @@ def test_sums_of_rows_and_of_pieces_are_the_total(loose, spent):
     assert sum(one["device_ns"] for one in found["pieces"]) == total
     assert sum(one["gap_ns"] + one["idle_ns"] for one in found["pieces"]) == found["idle_ns"]
     assert found["idle_ns"] <= found["span_ns"]
+
+
+@pytest.mark.parametrize("graph", [True, False], ids=["graph", "eager"])
+def test_a_cell_of_a_gpu_keeps_its_device_time_and_its_ledger(monkeypatch, graph):
+    fake_gpu(monkeypatch)
+    opened = session(device=torch.device("cuda"))
+    (record,) = run_group(group(geometry=TINY, graph=graph, reuse="on"), model(TINY), opened)
+    assert record.status == "ok"
+    found = {(one["op"], one["where"]): one["operations"] for one in record.device_time["rows"]}
+    assert (sum(found.values()), record.device_time["unattributed_ns"]) == (18, 0)
+    if not graph:
+        assert {where for _, where in found} == {"eager"}
+        assert (record.capture_ledger, record.device_time["pieces"]) == (None, [])
+        return
+    counted = {(row["op"], row["where"]): row["kernels"] for row in record.counts if row["kernels"]}
+    assert found == counted
+    graphs = read_ledger(record.capture_ledger)
+    assert (len(graphs), sum(map(len, graphs))) == (record.graph["segments"], 11)
+    assert [piece["where"] for piece in record.device_time["pieces"]].count("segment") == len(graphs)
+    assert (
+        record.coverage["method"]
+        == "capture ledger joined by order (inferred) (segments) + launch correlation (breaks)"
+    )
+    assert not incomplete(record.coverage)
