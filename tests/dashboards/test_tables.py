@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from dsv4bench.dashboards.tables import FORMATS, show, tables
+from dsv4bench.dashboards.table import Table
+from dsv4bench.dashboards.tables import FORMATS, said_once, show, tables
 from dsv4bench.errors import UsageError
 from dsv4bench.results.record import Record
 from dsv4bench.results.schema import decode
@@ -317,3 +318,18 @@ def test_an_unknown_format_is_one_clear_line():
     with pytest.raises(UsageError, match=r"--format mark: expected one of table, md, csv, json, jsonl"):
         show([], "mark", io.StringIO())
     assert len(FORMATS) == 5
+
+
+def test_what_all_tables_say_is_said_once_behind_them():
+    said = [Table(title, (), (), ("of all", title)) for title in ("first", "second")]
+    assert [(table.title, table.notes) for table in said_once(said)] == [
+        ("first", ("first",)),
+        ("second", ("second",)),
+        ("Of all these tables:", ("of all",)),
+    ]
+
+
+@pytest.mark.parametrize("notes", [[("one",)], [("one",), ("other",)], []], ids=["one", "nothing in common", "none"])
+def test_tables_with_nothing_in_common_stay_as_they_are(notes):
+    said = [Table("title", (), (), own) for own in notes]
+    assert said_once(said) == said
