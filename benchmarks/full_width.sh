@@ -15,7 +15,9 @@ run() {
 }
 
 run default --batch 1..64
-run compressor --batch 1 --extend 64,1k,8k --graph --reuse on --compressor both
+run compressor --batch 1 --extend 64,128,256,512,1k,2k,4k,8k --graph --reuse on --compressor both
+run graph-forms --batch 1..64 --reuse on --graph-mode breakable,full --breaks both
+run graph-static --batch 1..64 --reuse on --graph --break-outputs static
 run kv-v4 --batch 1,8,64 --kv v4
 run kv-v41 --batch 1,8,64 --kv v41
 run prefix-64k --batch 1,8,64 --prefix 64k
