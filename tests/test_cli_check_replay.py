@@ -29,7 +29,7 @@ def test_a_proof_is_one_row_a_batch_and_a_verdict(prove):
     assert lines[2].split() == ["bucket", "batch", "live", "eager", "offsets", "untouched", "padding", "live", "rows"]
     assert [line.split()[1:3] for line in lines[3:6]] == [["full", "4"], ["three", "requests"], ["one", "odd"]]
     assert len(lines) == 3 + 12 + 1
-    assert lines[-1] == "proven: 12 replays in a row, each of another batch than the one before"
+    assert lines[-1] == "proven for bucket 4: replays in a row, each of another batch than the one before"
     assert max(map(len, lines)) <= 80
 
 

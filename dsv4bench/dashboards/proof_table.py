@@ -43,5 +43,6 @@ def _notes(proof: Proof) -> list[str]:
     if proof.reason is not None:
         notes.append(f"failed: {proof.reason}")
     if proof.holds:
-        notes.append(f"proven: {len(proof.rows)} replays in a row, each of another batch than the one before")
+        sizes = ", ".join(map(str, dict.fromkeys(row.bucket for row in proof.rows)))
+        notes.append(f"proven for bucket {sizes}: replays in a row, each of another batch than the one before")
     return notes

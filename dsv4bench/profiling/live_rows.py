@@ -107,13 +107,12 @@ class _Source:
         self._latents = pairs if kind.ratio == 2 else torch.ones_like(pairs)
         self._parked = None if self._ring is None else self._ring.clone()
         self._kept: dict[str, torch.Tensor] = {}
+        self._spoil()
 
     def keep(self) -> None:
         """Keep what the first run left, spoil it, and put the ring back as that run found it."""
         self._kept = {name: tensor.clone() for name, tensor in self._left().items()}
-        self._latent.fill_(float("nan"))
-        for rows in self._rows:
-            rows.spoil()
+        self._spoil()
         if self._ring is not None and self._parked is not None:
             self._ring.copy_(self._parked)
 
@@ -122,6 +121,12 @@ class _Source:
         for name, tensor in self._left().items():
             if not torch.equal(tensor.view(torch.uint8), self._kept[name].view(torch.uint8)):
                 yield f"{name} of layer {self._layer}"
+
+    def _spoil(self) -> None:
+        """Spoil what a run is to write; bytes that no run writes (of V4, specification 2.1) are then equal."""
+        self._latent.fill_(float("nan"))
+        for rows in self._rows:
+            rows.spoil()
 
     def _left(self) -> dict[str, torch.Tensor]:
         compressed, _ = self._rows
