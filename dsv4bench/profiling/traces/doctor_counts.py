@@ -1,0 +1,221 @@
+"""Rules of the doctor on what is missing in a trace, so that counts or their places cannot be trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from dsv4bench.profiling.traces.columns import KERNEL, MARK, NO_ID, Trace
+from dsv4bench.profiling.traces.nesting import Nesting
+from dsv4bench.profiling.traces.placed import Placed
+from dsv4bench.profiling.traces.ranges_of import graph_launch_rows, matching
+from dsv4bench.results.reviews import Finding
+from dsv4bench.units import format_ns
+
+Rule = Callable[[Placed], Finding | None]
+Flags = npt.NDArray[np.bool_]
+
+NSYS = "nsys profile -t cuda,nvtx --cuda-graph-trace=node -o trace COMMAND, with the capture of the graph inside"
+TORCH = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) around whole steps"
+_KERNEL_LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|ModuleLaunchKernel")
+_BEGIN, _END = re.compile("StreamBeginCapture"), re.compile("StreamEndCapture")
+_LOSES = re.compile(r"\b(cut|ends early|is damaged|lost|dropped|truncated|left out)\b")
+
+
+def repaired(placed: Placed) -> Finding | None:
+    """Find what had to be mended to read the file; where something was lost, counts are too small."""
+    repairs = placed.trace.repairs
+    if not repairs:
+        return None
+    wrong = any(_LOSES.search(one) for one in repairs)
+    return Finding("repaired", wrong, "; ".join(repairs), {"repairs": len(repairs)}, _again(placed.trace))
+
+
+def graph_mode_hides_kernels(placed: Placed) -> Finding | None:
+    """Find graphs that were traced as wholes: their kernels are not in the file."""
+    runs = placed.trace.graph_runs
+    if not len(runs):
+        return None
+    time_ns = int((runs["end_ns"] - runs["start_ns"]).sum())
+    text = f"{len(runs)} graph replays ({format_ns(time_ns)}) are one row each: how many kernels ran in them is unknown"
+    evidence = {"graph_runs": len(runs), "graph_ns": time_ns, "kernel_rows": len(placed.rows)}
+    return Finding("graph-mode-hides-kernels", True, text, evidence, NSYS)
+
+
+def collected_but_absent(placed: Placed) -> Finding | None:
+    """Find files that say that CUDA was traced and hold no kernel, nor a call of CUDA's."""
+    trace = placed.trace
+    said = trace.facts.get("collected", "")
+    if "cuda" not in said.lower() or {"kernels", "copies", "sets", "launches"} & trace.recorded:
+        return None
+    text = (
+        f"the file says that CUDA was collected ({said}) and has no table of it: an importer older than nsys, perhaps"
+    )
+    return Finding("collected-but-absent", True, text, {"collected": said}, "nsys export of the version that recorded")
+
+
+def kernels_not_recorded(placed: Placed) -> Finding | None:
+    """Find traces of the host alone."""
+    trace = placed.trace
+    if "kernels" in trace.recorded or len(trace.graph_runs) or collected_but_absent(placed) or capture_not_run(placed):
+        return None
+    launches = int(_kernel_launches(trace).sum())
+    text = f"no kernel was recorded, {launches} kernel launches were: nothing can be counted on the device"
+    return Finding("kernels-not-recorded", True, text, {"kernel_launches": launches}, _again(trace))
+
+
+def capture_not_run(placed: Placed) -> Finding | None:
+    """Find traces of a graph's capture in which nothing ran."""
+    inside = int((_kernel_launches(placed.trace) & in_capture(placed.trace)).sum())
+    if not inside or (placed.rows["kind"] == KERNEL).any():
+        return None
+    text = f"this is a capture: {inside} launches into a graph being captured, and no kernel that ran"
+    return Finding("capture-not-run", True, text, {"captured_launches": inside, "kernels": 0}, _again(placed.trace))
+
+
+def launches_without_kernels(placed: Placed) -> Finding | None:
+    """Find launches of kernels, outside of captures, whose kernel is not in the file."""
+    trace = placed.trace
+    if "kernels" not in trace.recorded or not len(trace.launches):
+        return None
+    wanted = _kernel_launches(trace) & ~in_capture(trace)
+    wanted[graph_launch_rows(trace)] = not len(trace.graph_runs)
+    ran = np.zeros(len(trace.launches), dtype=np.bool_)
+    ran[placed.rows["launch"].to_numpy()[placed.rows["launch"].to_numpy() != NO_ID]] = True
+    lost = int((wanted & ~ran).sum())
+    if not lost:
+        return None
+    text = f"{lost} of {int(wanted.sum())} launches have no kernel in the file: counts of the device are too small"
+    evidence = {"launches": int(wanted.sum()), "without_kernels": lost}
+    return Finding("launches-without-kernels", True, text, evidence, _again(trace))
+
+
+def no_launch_rows(placed: Placed) -> Finding | None:
+    """Find files of the device alone: which range launched a kernel is not known."""
+    if len(placed.trace.launches) or not len(placed.rows):
+        return None
+    text = f"{len(placed.rows)} operations and no call that launched them: ranges and steps cannot be told"
+    return Finding("no-launch-rows", False, text, {"operations": len(placed.rows)}, _again(placed.trace))
+
+
+def kernels_without_launch(placed: Placed) -> Finding | None:
+    """Find operations whose launch is not in a file that has launches: they began before the window."""
+    alone = int((placed.rows["launch"] == NO_ID).sum())
+    if not alone or not len(placed.trace.launches):
+        return None
+    text = f"{alone} of {len(placed.rows)} operations have no launch in the file: launched before the recording began"
+    evidence = {"operations": len(placed.rows), "without_launch": alone}
+    return Finding("kernels-without-launch", False, text, evidence, _again(placed.trace))
+
+
+def capture_before_window(placed: Placed) -> Finding | None:
+    """Find replayed operations that no range is known for, since their capture is not in the file."""
+    unplaced = placed.coverage.in_graphs
+    if not unplaced:
+        return None
+    replayed = int(placed.rows["in_graph"].sum())
+    if placed.trace.format == "nsys" and len(placed.trace.graph_nodes):
+        return None  # the capture is there, but outside of every range
+    text = f"{unplaced} of {replayed} replayed operations have no range: the capture of their graph is not in the file"
+    evidence = {"replayed": replayed, "without_range": unplaced}
+    return Finding("capture-before-window", False, text, evidence, NSYS)
+
+
+def incomplete_attribution(placed: Placed) -> Finding | None:
+    """Find operations outside of every range, in files that have ranges."""
+    cover = placed.coverage
+    missing = cover.unattributed + cover.ambiguous
+    if not missing or not cover.attributed:
+        return None
+    text = f"{missing} of {cover.total} operations lie in no range that names a layer or an operation"
+    evidence = {"unattributed": cover.unattributed, "ambiguous": cover.ambiguous, "operations": cover.total}
+    return Finding("incomplete-attribution", False, text, evidence, "ranges around all that launches, or --map FILE")
+
+
+def unclosed_ranges(placed: Placed) -> Finding | None:
+    """Find ranges that were never closed."""
+    ranges = placed.trace.annotations
+    count = int(((ranges["end_ns"] == NO_ID) & (ranges["kind"] != MARK)).sum())
+    if not count:
+        return None
+    text = f"{count} ranges were never closed and are taken to last to the end"
+    return Finding("unclosed-ranges", False, text, {"ranges": count}, "close every range before the recording ends")
+
+
+def one_of_n_processes(placed: Placed) -> Finding | None:
+    """Find a trace of one rank of a distributed run."""
+    size = next((value for name, value in placed.trace.facts.items() if name.endswith("world_size")), "")
+    if not size.isdigit() or int(size) < 2 or len(placed.trace.processes) >= int(size):
+        return None
+    rank = "one rank" if placed.trace.rank is None else f"rank {placed.trace.rank}"
+    text = f"this is {rank} of {size}: a step takes as long as its slowest rank"
+    return Finding("one-of-N-processes", False, text, {"world_size": int(size)}, "trace review FOLDER, of all ranks")
+
+
+def api_calls_skipped(placed: Placed) -> Finding | None:
+    """Find recordings that left out calls of the API."""
+    if placed.trace.facts.get("api_calls_skipped") != "true":
+        return None
+    text = "the recording skipped some API calls: a launch may be missing, its kernel is not"
+    return Finding("api-calls-skipped", False, text, {}, "nsys profile --cuda-trace-all-apis=true")
+
+
+def profiler_warnings(placed: Placed) -> Finding | None:
+    """Find what the profiler itself complained of."""
+    lines = placed.trace.facts.get("warnings", "").splitlines()
+    if not lines:
+        return None
+    text = f"the profiler warns: {'; '.join(lines[:3])}"
+    return Finding("profiler-warnings", False, text, {"warnings": len(lines)}, _again(placed.trace))
+
+
+def in_capture(trace: Trace) -> Flags:
+    """Return which launches lie between the begin and the end of a capture on their thread: they do not run."""
+    calls = trace.launches
+    names = calls["name"].to_numpy()
+    begins = np.flatnonzero(matching(trace, names, _BEGIN)) if len(calls) else np.empty(0, dtype=np.int64)
+    if not len(begins):
+        return np.zeros(len(calls), dtype=np.bool_)
+    threads = calls["process"].to_numpy().astype(np.int64) << 32 | calls["thread"].to_numpy()
+    starts = calls["start_ns"].to_numpy()
+    ends = np.flatnonzero(matching(trace, names, _END))
+    closing = [_first_after(starts[ends][threads[ends] == threads[one]], starts[one]) for one in begins]
+    windows = Nesting(threads[begins], starts[begins], np.asarray(closing))
+    return np.asarray(windows.innermost(threads, starts) != NO_ID)
+
+
+def _first_after(times: npt.NDArray[np.int64], time: int) -> int:
+    """Return the first of sorted times after `time`; the end of time if there is none."""
+    at = np.searchsorted(times, time)
+    return int(times[at]) if at < len(times) else int(np.iinfo(np.int64).max)
+
+
+def _kernel_launches(trace: Trace) -> Flags:
+    names = trace.launches["name"].to_numpy()
+    return matching(trace, names, _KERNEL_LAUNCH) if len(names) else np.zeros(0, dtype=np.bool_)
+
+
+def _again(trace: Trace) -> str:
+    """Return how to record such a trace again, with the same tool."""
+    return NSYS if trace.format == "nsys" else TORCH
+
+
+COUNT_RULES: tuple[Rule, ...] = (
+    repaired,
+    graph_mode_hides_kernels,
+    collected_but_absent,
+    kernels_not_recorded,
+    capture_not_run,
+    launches_without_kernels,
+    no_launch_rows,
+    kernels_without_launch,
+    capture_before_window,
+    incomplete_attribution,
+    unclosed_ranges,
+    one_of_n_processes,
+    api_calls_skipped,
+    profiler_warnings,
+)

@@ -1,0 +1,44 @@
+"""When the device works and when it waits: unions of intervals, gaps, and whose launch a gap waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from dsv4bench.profiling.traces.columns import NO_ID, Trace
+from dsv4bench.profiling.traces.steps import Integers
+
+
+def gaps(trace: Trace, rows: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Return one row for each operation, sorted by `key` and start: its gap_ns and waiting_ns, with `key` and ends.
+
+    A gap is the time before an operation in which no earlier one with the same `key` runs. It is waiting where the call
+    that launches the operation had not returned when the device ran out of work; `waiting_ns` is 0 where no launch of
+    it was recorded.
+    """
+    ordered = rows.sort_values([key, "start_ns"], kind="stable")
+    groups, starts = ordered[key].to_numpy(), ordered["start_ns"].to_numpy()
+    latest = ordered["end_ns"].groupby(groups).cummax().to_numpy()
+    free_at = np.concatenate([starts[:1], latest[:-1]])
+    first = np.concatenate([[True], groups[1:] != groups[:-1]])[: len(groups)]
+    gap = np.where(first, 0, np.maximum(starts - free_at, 0))
+    late = _launched_at(trace, ordered) > free_at
+    found = {key: groups, "start_ns": starts, "end_ns": latest, "gap_ns": gap, "waiting_ns": np.where(late, gap, 0)}
+    return pd.DataFrame(found, index=ordered.index)
+
+
+def spans(trace: Trace, rows: pd.DataFrame, key: str) -> pd.DataFrame:
+    """Return span_ns, busy_ns and waiting_ns of the operations with each `key`: busy is the span without its gaps."""
+    between = gaps(trace, rows, key).groupby(key)
+    span = between["end_ns"].max() - between["start_ns"].min()
+    idle, waiting = between["gap_ns"].sum(), between["waiting_ns"].sum()
+    return pd.DataFrame({"span_ns": span, "busy_ns": span - idle, "waiting_ns": waiting})
+
+
+def _launched_at(trace: Trace, rows: pd.DataFrame) -> Integers:
+    """Return when the launch of each row returned; a time before all others where it was not recorded."""
+    launch = rows["launch"].to_numpy()
+    never = np.full(len(rows), np.iinfo(np.int64).min)
+    return (
+        np.where(launch != NO_ID, trace.launches["end_ns"].to_numpy()[launch], never) if len(trace.launches) else never
+    )

@@ -1,0 +1,206 @@
+"""Everything that `trace review` says, computed from one trace or from those of several ranks, as plain values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dsv4bench.errors import UsageError
+from dsv4bench.profiling.traces.columns import COPY, KERNEL, RECORDABLE, SET, Device, Trace
+from dsv4bench.profiling.traces.groups import group_rows, merged
+from dsv4bench.profiling.traces.idle import spans
+from dsv4bench.profiling.traces.placed import Placed
+from dsv4bench.profiling.traces.ranges_of import graph_launch_rows
+from dsv4bench.profiling.traces.steps import cut_steps
+from dsv4bench.results.ranks import rank_times
+from dsv4bench.results.reviews import Coverage, Finding, Head, RankRow, Review, StepRow, Totals, whole
+
+_NUMBER = re.compile(r"\d+")
+_KINDS = (("kernels", KERNEL), ("copies", COPY), ("sets", SET))
+
+
+def review(
+    ranks: Sequence[Placed],
+    axes: Sequence[str],
+    findings: Sequence[Finding] = (),
+    only: tuple[int, int] | None = None,
+) -> Review:
+    """Return the review of the traces of one run, one a rank, grouped by each of `axes` (of `groups.AXES`).
+
+    `only` are the first and last number of the steps whose operations count in steps and groups; totals are always of
+    the whole trace. UsageError if no step has such a number.
+    """
+    rows = [step_rows(placed) for placed in ranks]
+    chosen = [[step for step in own if only is None or only[0] <= step.number <= only[1]] for own in rows]
+    if only is not None and not any(chosen):
+        have = sorted({step.number for own in rows for step in own})
+        span = f"{have[0]} to {have[-1]}" if have else "none at all"
+        raise UsageError(f"--steps {only[0]}-{only[1]}: no such step; this trace has {span}")
+    by = {axis: merged([_groups(*pair, axis, only) for pair in zip(ranks, rows, strict=True)]) for axis in axes}
+    return Review(
+        head=head([placed.trace for placed in ranks]),
+        totals=_sum([totals(placed) for placed in ranks]),
+        steps=[step for own in chosen for step in own],
+        marked=all(placed.steps.marked for placed in ranks),
+        by=by,
+        findings=list(findings),
+        coverage=joined_coverage([placed.coverage for placed in ranks]),
+        ranks=rank_rows(ranks, chosen) if len(ranks) > 1 else [],
+        notes=list(dict.fromkeys(note for placed in ranks for note in placed.notes)),
+    )
+
+
+def head(traces: Sequence[Trace]) -> Head:
+    """Return what the files say of themselves; what only some of several files recorded counts as not recorded."""
+    first = traces[0]
+    recorded = [name for name in RECORDABLE if all(name in trace.recorded for trace in traces)]
+    devices = dict.fromkeys(_device(device) for trace in traces for device in trace.devices)
+    return Head(
+        source=first.source if len(traces) == 1 else f"{len(traces)} ranks from {first.source}",
+        format=first.format,
+        devices=list(devices),
+        tool=[f"{name} {value}" for name, value in first.facts.items()],
+        recorded=recorded,
+        not_recorded=[name for name in RECORDABLE if name not in recorded],
+        graph_mode=_graph_mode(traces),
+    )
+
+
+def totals(placed: Placed) -> Totals:
+    """Return the totals of a trace by its own kinds of operations, without the alias rule."""
+    trace = placed.trace
+    kinds, has = trace.operations["kind"].to_numpy(), trace.recorded
+    counts = {name: int((kinds == kind).sum()) if name in has else None for name, kind in _KINDS}
+    kernels = kinds == KERNEL
+    lasts = (trace.operations["end_ns"] - trace.operations["start_ns"]).to_numpy()
+    replayed = int((kernels & placed.rows["in_graph"].to_numpy()).sum())
+    return Totals(
+        **counts,
+        graph_launches=len(graph_launch_rows(trace)) if "launches" in has else None,
+        kernels_in_graphs=replayed if "kernels" in has and ("launches" in has or replayed) else None,
+        kernel_sum_ns=int(lasts[kernels].sum()) if "kernels" in has else None,
+        copy_bytes=_bytes(trace, COPY) if "copies" in has else None,
+        set_bytes=_bytes(trace, SET) if "sets" in has else None,
+        launches=len(trace.launches) if "launches" in has else None,
+    )
+
+
+def step_rows(placed: Placed) -> list[StepRow]:
+    """Return the steps of a trace in the order of time, cut ones marked."""
+    trace, rows, frame = placed.trace, placed.rows, placed.steps.frame
+    count, has = len(frame), trace.recorded
+    step, kinds = rows["step"].to_numpy(), rows["kind"].to_numpy()
+    kernels = kinds == KERNEL
+    counted = {name: _per_step(step[kinds == kind], count) if name in has else None for name, kind in _KINDS}
+    lasts = (rows["end_ns"] - rows["start_ns"]).to_numpy()
+    launched = placed.steps.of_launches[graph_launch_rows(trace)]
+    by_device = spans(trace, rows[step >= 0], "step").reindex(range(count))
+    columns: dict[str, Any] = {
+        **counted,
+        "graph_launches": _per_step(launched, count) if "launches" in has else None,
+        "kernels_in_graphs": _per_step(step[kernels & rows["in_graph"].to_numpy()], count)
+        if "kernels" in has
+        else None,
+        "host_ns": (frame["end_ns"] - frame["start_ns"]).to_numpy() if placed.steps.marked else None,
+        "kernel_sum_ns": _per_step(step[kernels], count, lasts[kernels]) if "kernels" in has else None,
+        **{name: by_device[name].to_numpy() for name in ("span_ns", "busy_ns", "waiting_ns")},
+    }
+    if "launches" not in has:
+        columns["waiting_ns"] = None
+    cut = cut_steps(placed.steps, columns["kernels"])
+    numbers, names = _numbers(frame["name"].tolist()), frame["name"].tolist()
+    return [
+        StepRow(
+            number=numbers[at],
+            name=names[at],
+            rank=trace.rank,
+            cut=cut[at],
+            **{key: None if values is None else _integer(values[at]) for key, values in columns.items()},
+        )
+        for at in range(count)
+    ]
+
+
+def rank_rows(ranks: Sequence[Placed], steps: Sequence[Sequence[StepRow]]) -> list[RankRow]:
+    """Return the ranks with the share of common whole steps in which each had the longest GPU span."""
+    spans_of = [{step.number: step.span_ns for step in own if step.cut is None and step.span_ns} for own in steps]
+    common = sorted(set.intersection(*(set(own) for own in spans_of)))
+    shares: Sequence[float | None] = [None] * len(ranks)
+    if common:
+        shares = rank_times([[own[number] for number in common] for own in spans_of]).slowest
+    return [
+        RankRow(
+            rank=place if placed.trace.rank is None else placed.trace.rank,
+            source=placed.trace.source,
+            steps=len(steps[place]),
+            kernels=totals(placed).kernels,
+            span_ns=float(np.median(list(spans_of[place].values()))) if spans_of[place] else None,
+            slowest=shares[place],
+        )
+        for place, placed in enumerate(ranks)
+    ]
+
+
+def joined_coverage(found: Sequence[Coverage]) -> Coverage:
+    """Return the coverage of several traces together."""
+    names = ("attributed", "unattributed", "ambiguous", "in_graphs", "lost")
+    methods = dict.fromkeys(one.method for one in found)
+    return Coverage(**{name: sum(getattr(one, name) for one in found) for name in names}, method="; ".join(methods))
+
+
+def _groups(placed: Placed, steps: Sequence[StepRow], axis: str, only: tuple[int, int] | None) -> Any:
+    places = [at for at, step in enumerate(steps) if only is None or only[0] <= step.number <= only[1]]
+    good = {id(step) for step in whole(steps)}
+    uncut = [at for at in places if id(steps[at]) in good] if placed.steps.marked else []
+    return group_rows(placed, axis, uncut, None if only is None else places)
+
+
+def _sum(found: Sequence[Totals]) -> Totals:
+    """Return the totals of several traces; what one of them did not record is not known of all."""
+    values = {name: [getattr(one, name) for one in found] for name in Totals.__dataclass_fields__}
+    return Totals(**{name: None if None in parts else sum(parts) for name, parts in values.items()})
+
+
+def _graph_mode(traces: Sequence[Trace]) -> str:
+    """Return how the traces were launched: "eager", "graphs", "graphs and eager", or that they do not say."""
+    if any(len(trace.graph_runs) for trace in traces):
+        return "graphs, traced as wholes"
+    if not any("launches" in trace.recorded for trace in traces):
+        nodes = any((trace.operations["graph_node"] > 0).any() for trace in traces)
+        return "graphs" if nodes else "not recorded"
+    return "graphs" if any(len(graph_launch_rows(trace)) for trace in traces) else "eager"
+
+
+def _device(device: Device) -> str:
+    words = [device.name or f"device {device.index}"]
+    words += [f"{device.multiprocessors} SMs"] if device.multiprocessors else []
+    return ", ".join(words)
+
+
+def _bytes(trace: Trace, kind: int) -> int | None:
+    """Return the bytes of all operations of a kind; None where the file names none."""
+    found = trace.operations["bytes"].to_numpy()[trace.operations["kind"].to_numpy() == kind]
+    return int(found[found >= 0].sum()) if (found >= 0).any() or not len(found) else None
+
+
+def _per_step(steps: npt.NDArray[Any], count: int, weights: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    """Return how many entries each step has, or the exact sum of their integer weights."""
+    inside = steps >= 0
+    found = np.zeros(count, dtype=np.int64)
+    np.add.at(found, steps[inside], 1 if weights is None else weights[inside])
+    return found
+
+
+def _numbers(names: Sequence[str]) -> list[int]:
+    """Return the first number in each name if that tells the steps apart, else their places from 0."""
+    found = [_NUMBER.search(name) for name in names]
+    numbers = [int(match.group()) for match in found if match]
+    return numbers if len(set(numbers)) == len(names) else list(range(len(names)))
+
+
+def _integer(value: Any) -> int | None:
+    return None if np.isnan(value) else int(value)
