@@ -68,6 +68,11 @@ def format_bytes(count: float | None) -> str:
     return f"{count:.0f} B"
 
 
+def format_count(count: int, noun: str) -> str:
+    """Format a count with its noun, whose plural ends in s: "1 row", "2 rows"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def format_rate(bytes_per_s: float | None) -> str:
     """Format a rate in bytes per second as GB/s or TB/s (decimal, as vendors do)."""
     if bytes_per_s is None:
