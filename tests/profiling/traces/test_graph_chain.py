@@ -2,7 +2,7 @@ import pytest
 
 from dsv4bench.profiling.traces.columns import NO_ID
 from dsv4bench.profiling.traces.graph_chain import captured_at
-from tests.profiling.traces.made import Made
+from tests.profiling.traces.made_rows import Made
 
 
 def found(made):

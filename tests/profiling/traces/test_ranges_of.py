@@ -2,7 +2,7 @@ import pytest
 
 from dsv4bench.profiling.traces.columns import COPY, KERNEL, MARK, NO_ID, SET, START_END
 from dsv4bench.profiling.traces.ranges_of import METHODS, classes, ranges_of
-from tests.profiling.traces.made import Made, texts
+from tests.profiling.traces.made_rows import Made, texts
 
 
 def found_in(made, kind=0):
