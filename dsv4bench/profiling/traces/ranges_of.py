@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from dsv4bench.profiling.traces.captures import in_capture
 from dsv4bench.profiling.traces.columns import COPY, KERNEL, NO_ID, PUSH_POP, SET, START_END, Trace
 from dsv4bench.profiling.traces.graph_chain import captured_at
 from dsv4bench.profiling.traces.nesting import Nesting
@@ -35,6 +36,7 @@ METHODS = (
 )
 _GRAPH_LAUNCH = re.compile("GraphLaunch")
 _KERNEL_LAUNCH = re.compile(r"Launch(Cooperative)?Kernel")
+_BEGIN_CAPTURE, _END_CAPTURE = re.compile("StreamBeginCapture"), re.compile("StreamEndCapture")
 _WORK = re.compile("Launch|Memcpy|Memset")
 # a copy or fill inside a replayed graph is written as a kernel with one of these names (memcpy128, memcpy32_post)
 _ALIASES = ((re.compile(r"memcpy\d+(_\w+)?"), COPY), (re.compile(r"memset\d+(_\w+)?"), SET))
@@ -210,11 +212,18 @@ def _in_graph(trace: Trace, launch: Rows) -> Rows:
     return found
 
 
+def kernel_launches(trace: Trace) -> Rows:
+    """Return which launches start one kernel, those into a graph being captured left out: they start none."""
+    names = trace.launches["name"].to_numpy()
+    begins, ends = (matching(trace, names, pattern) for pattern in (_BEGIN_CAPTURE, _END_CAPTURE))
+    return matching(trace, names, _KERNEL_LAUNCH) & ~in_capture(trace, begins, ends)
+
+
 def _lost(trace: Trace, launch: Rows) -> int:
     """Return how many kernel launches have no operation; two calls of one correlation id are one launch."""
     if "kernels" not in trace.recorded:
         return 0
-    calls = trace.launches[matching(trace, trace.launches["name"].to_numpy(), _KERNEL_LAUNCH)]
+    calls = trace.launches[kernel_launches(trace)]
     keys = _keys(calls, trace.launches.iloc[np.unique(launch[launch != NO_ID])])
     return len(np.setdiff1d(keys[: len(calls)], keys[len(calls) :]))
 
