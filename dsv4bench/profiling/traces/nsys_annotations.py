@@ -11,7 +11,7 @@ import pandas as pd
 
 from dsv4bench.profiling.traces.columns import MARK, NO_ID, PUSH_POP, START_END, table
 from dsv4bench.profiling.traces.nsys_names import Code, Ids, Names
-from dsv4bench.profiling.traces.nsys_tables import Integers, Rows, Tables
+from dsv4bench.profiling.traces.nsys_tables import Integers, Rows, Tables, counted, said
 
 _PREFIX, _REQUIRED = "NVTX_EVENTS", ("start", "eventType")
 _OPTIONAL = ("end", "globalTid", "endGlobalTid", "textId", "domainId")
@@ -78,7 +78,7 @@ def _mended(tables: Tables, name: str, start_ns: Integers, end_ns: Integers, kep
     for wrong, what in ((open_ended & kept, "never closed"), (backwards & kept, "ended before it began")):
         count = int(wrong.sum())
         if count:
-            tables.repairs.append(f"{name}: {count} range{'s' if count != 1 else ''} {what}")
+            tables.repairs.append(f"{said(name)}: {counted(count, 'range')} {what}")
     return np.where(backwards, start_ns, end_ns)
 
 

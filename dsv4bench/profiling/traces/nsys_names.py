@@ -15,14 +15,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from dsv4bench.profiling.traces.columns import NO_ID, Codes
-from dsv4bench.profiling.traces.nsys_tables import Integers, Tables
+from dsv4bench.profiling.traces.nsys_tables import Integers, Tables, counted, said
 
 Code = npt.NDArray[np.int32]
 _THREAD_BITS = 24
 _ID_MASK = (1 << _THREAD_BITS) - 1
 _STRINGS, _STRING_COLUMNS = "StringIds", ("id", "value")
 # the API's version at the end of a call's name: cudaLaunchKernel_v7000, cudaLaunchKernelExC_v11060_ptsz; not cuInit_v2
-_API_VERSION = re.compile(r"(?:_v\d{4,5})?(?:_ptsz|_ptds)?$")
+_API_VERSION = re.compile(r"(?:_v\d{4,5}|_ptsz|_ptds)+$")
 # the numbers of CUPTI's enumerations, in the words of torch.profiler's traces
 _COPY_KINDS = ("Unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP")
 _MEMORY_KINDS = ("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown")
@@ -50,11 +50,9 @@ class Names:
         inverse, distinct = pd.factorize(ids)
         lacking = [int(one) for one in distinct if one != NO_ID and int(one) not in self._registered]
         if lacking:
-            count = int(np.isin(ids, lacking).sum())
+            count = counted(int(np.isin(ids, lacking).sum()), "row")
             which = ", ".join(str(one) for one in sorted(lacking)[:5]) + (", ..." if len(lacking) > 5 else "")
-            self._tables.repairs.append(
-                f"{table}: the names of {count} row{'s' if count != 1 else ''} are missing ({_STRINGS} lacks {which})"
-            )
+            self._tables.repairs.append(f"{said(table)}: the names of {count} are missing ({_STRINGS} lacks {which})")
         codes = [
             self.codes[unnamed if one == NO_ID else text(self._registered.get(int(one), f"name {one} (missing)"))]
             for one in distinct

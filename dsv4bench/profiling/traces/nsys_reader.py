@@ -18,7 +18,7 @@ from dsv4bench.profiling.traces.columns import COPY, KERNEL, NO_ID, SET, Trace, 
 from dsv4bench.profiling.traces.nsys_annotations import read_annotations
 from dsv4bench.profiling.traces.nsys_facts import devices_of, facts_of, gpu_numbers
 from dsv4bench.profiling.traces.nsys_names import Code, Ids, Names, call_name, copy_names, set_names
-from dsv4bench.profiling.traces.nsys_tables import MAGIC, Integers, Rows, Tables, open_tables
+from dsv4bench.profiling.traces.nsys_tables import MAGIC, Integers, Rows, Tables, counted, open_tables, said
 
 FORMAT = "nsys"
 _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
@@ -77,7 +77,7 @@ def read(path: Path) -> Trace:
     """Read the export; TraceFormatError says what is wrong with a file that is none, or of which nothing is left."""
     with open_tables(path) as tables:
         if not any(name.startswith(_EXPORTS) for name in tables.names):
-            found = ", ".join(tables.names[:5]) or "none"
+            found = said(", ".join(tables.names[:5])) if tables.names else "none"
             raise TraceFormatError(f"{path}: an SQLite database, but no nsys export; its tables: {found}")
         trace = _read(tables)
     if trace.repairs and not trace.recorded:
@@ -200,7 +200,7 @@ def _times(tables: Tables, rows: Rows) -> dict[str, Integers]:
     start_ns, end_ns = rows["start"], rows["end"]
     backwards = int((end_ns < start_ns).sum())
     if backwards:
-        tables.repairs.append(f"{rows.table}: {backwards} row{'s' if backwards != 1 else ''} ended before it began")
+        tables.repairs.append(f"{said(rows.table)}: {counted(backwards, 'row')} ended before it began")
         end_ns = np.maximum(start_ns, end_ns)
     return {"start_ns": start_ns, "end_ns": end_ns}
 

@@ -27,7 +27,8 @@ from dsv4bench.profiling.traces.columns import NO_ID
 
 Integers = npt.NDArray[np.int64]
 MAGIC = b"SQLite format 3\0"
-_DAMAGED = (sqlite3.Error, OverflowError, MemoryError)
+_DAMAGED = (sqlite3.Error, OverflowError, MemoryError, UnicodeError)  # a damaged file's messages are no text either
+_LONGEST = 200
 _VERSION = re.compile(r"\d+")
 
 
@@ -69,7 +70,7 @@ class Tables:
         ranked = sorted(able, key=lambda name: (not self.filled(name), name != prefix, _newest_first(name, prefix)))
         beside = [name for name in ranked[1:] if self.filled(name)]
         if beside:
-            self.repairs.append(f"{', '.join(beside)}: not read, beside {ranked[0]}")
+            self.repairs.append(f"{said(', '.join(beside))}: not read, beside {said(ranked[0])}")
         return ranked[0]
 
     def columns(self, table: str) -> dict[str, bool]:
@@ -104,9 +105,11 @@ class Tables:
         if len(ordered):  # an index of pages that leads in a circle, or into another table
             values, damage = values[: ordered[0] + 1], "its rows are out of order"
         if left_out:
-            self.repairs.append(f"{table}: {_rows(left_out)} left out, without whole numbers where they belong")
+            self.repairs.append(
+                f"{said(table)}: {counted(left_out, 'row')} left out, without whole numbers where they belong"
+            )
         if damage:
-            self.repairs.append(f"{table}: {self._lost(table, len(values))} ({damage})")
+            self.repairs.append(f"{said(table)}: {self._lost(table, len(values))} ({damage})")
         columns = {column: values[:, place] for place, column in enumerate(wanted, 1)}
         return Rows(table, values[:, 0], columns, readable=bool(len(values)) or not (damage or left_out))
 
@@ -120,7 +123,7 @@ class Tables:
                     yield found, text if isinstance(text, str) else repr(text)
                     read += 1
         except _DAMAGED as error:
-            self.repairs.append(f"{table}: {self._lost(table, read)} ({error})")
+            self.repairs.append(f"{said(table)}: {self._lost(table, read)} ({said(error)})")
 
     def records(self, prefix: str, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         """Return these columns of a small table, None for one that it lacks; no rows where it is absent or damaged."""
@@ -146,7 +149,7 @@ class Tables:
                     left_out += 1
                     del values[len(values) // width * width :]
         except _DAMAGED as error:
-            damage = str(error) or type(error).__name__
+            damage = said(error)
         del values[len(values) // width * width :]
         return np.frombuffer(values, dtype=np.int64).reshape(-1, width), left_out, damage
 
@@ -168,7 +171,7 @@ def open_tables(path: Path) -> Iterator[Tables]:
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro{unchanging}", uri=True)
     except sqlite3.Error as error:
-        raise TraceFormatError(f"{path}: {error}") from error
+        raise TraceFormatError(f"{path}: {said(error)}") from error
     with closing(connection):
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         yield _read_schema(path, connection, size_bytes)
@@ -194,14 +197,16 @@ def _read_schema(path: Path, connection: sqlite3.Connection, size_bytes: int) ->
         connection.execute("PRAGMA trusted_schema = OFF")
         names = [name for (name,) in connection.execute(query)]
     except _DAMAGED as error:
-        repairs.append(f"the database is damaged ({error}{_cut(path, size_bytes)}): read as far as it goes")
+        repairs.append(f"the database is damaged ({said(error)}{_cut(path, size_bytes)}): read as far as it goes")
         names = []
         with suppress(*_DAMAGED):
             connection.execute("PRAGMA writable_schema = ON")  # only so does SQLite read a file that is cut or bent
             for (name,) in connection.execute(query):
                 names.append(name)  # one by one: those before the damage are kept
         if not names:
-            raise TraceFormatError(f"{path}: the database is damaged ({error}{_cut(path, size_bytes)})") from error
+            raise TraceFormatError(
+                f"{path}: the database is damaged ({said(error)}{_cut(path, size_bytes)})"
+            ) from error
     return Tables(path, connection, tuple(name for name in names if isinstance(name, str)), repairs)
 
 
@@ -216,6 +221,12 @@ def _cut(path: Path, size_bytes: int) -> str:
     return f"; {size_bytes} of {page_bytes * pages} bytes are there"
 
 
+def said(words: object) -> str:
+    """Return a text of the file or of SQLite about it as part of one line, whatever bytes are in it."""
+    text = "".join(letter if letter.isprintable() else " " for letter in str(words))
+    return " ".join(text.split())[:_LONGEST] or type(words).__name__
+
+
 def _newest_first(name: str, prefix: str) -> int:
     version = _VERSION.search(name, len(prefix))
     return -int(version.group()) if version else 0
@@ -225,5 +236,6 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _rows(count: int) -> str:
-    return f"{count} row{'s' if count != 1 else ''}"
+def counted(count: int, what: str) -> str:
+    """Return a number of things in words: `1 row`, `2 rows`."""
+    return f"{count} {what}{'s' if count != 1 else ''}"
