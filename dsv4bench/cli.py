@@ -14,6 +14,7 @@ from dsv4bench import __version__
 from dsv4bench import cli_kernel_options as kernel_options
 from dsv4bench import cli_options as options
 from dsv4bench.cli_check import check
+from dsv4bench.cli_trace import trace
 from dsv4bench.errors import DsvError, RecordError, UsageError
 
 OK, FAILED, USAGE, INCOMPLETE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 130
@@ -51,6 +52,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(check)
+app.add_typer(trace)
 
 
 def _version(asked: bool) -> None:

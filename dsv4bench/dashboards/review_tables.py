@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from statistics import median
 
 from dsv4bench.dashboards.finding_table import finding_table
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
-from dsv4bench.results.reviews import Coverage, GroupRow, RankRow, Review, StepRow, Totals, whole
+from dsv4bench.results.reviews import Coverage, GroupRow, Head, RankRow, Review, StepRow, Totals, whole
 from dsv4bench.units import format_bytes, format_in_unit, format_ns, format_percent, time_unit
 
 NOT_RECORDED = "not recorded"
 MOST_STEPS, MOST_GROUPS, MOST_KERNELS = 12, 50, 10  # lines of a table in text; CSV and JSON have all
-NAME_LETTERS = 42
+NAME_LETTERS, STEP_LETTERS = 34, 15
+_UNNAMED = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
+MADE_BY = ("nsys", "schema", "driver", "collected", "cuda_graph_trace", "world_size", "with_stack")
 SHOWN_COUNTS = ("kernels", "copies", "sets", "graph_launches", "kernels_in_graphs")
 
 
@@ -64,7 +67,7 @@ def group_table(axis: str, rows: Sequence[GroupRow], everything: bool = False) -
 def _group_row(row: GroupRow, scale: int) -> tuple[Cell, ...]:
     least, most = row.per_step or (None, None)
     return (
-        *(cell(value, "-" if value is None else shortened(str(value))) for value in row.keys.values()),
+        *(cell(value, "-" if value is None else kernel_title(str(value))) for value in row.keys.values()),
         *(cell(count, str(count) if count else "") for count in (row.kernels, row.copies, row.sets, row.in_graphs)),
         Cell("" if least is None else between(least, most), (least, most)),
         cell(row.time_ns, format_in_unit(row.time_ns, scale)),
@@ -84,12 +87,21 @@ def shortened(name: str, letters: int = NAME_LETTERS) -> str:
     return name if len(name) <= letters else f"{name[: letters - 2 - half]}..{name[-half:]}"
 
 
+def kernel_title(name: str, letters: int = NAME_LETTERS) -> str:
+    """Return what tells a long kernel name apart: without its namespaces, then with its middle left out."""
+    if len(name) <= letters:
+        return name
+    plain = _UNNAMED.sub("", name.removeprefix("void "))
+    end = next((at for at, sign in enumerate(plain) if sign in "<("), len(plain))
+    return shortened(plain[:end].rsplit("::", 1)[-1] + plain[end:], letters)
+
+
 def _head_table(review: Review) -> Table:
     head, totals = review.head, review.totals
     facts = (
         ("format", head.format),
         ("device", "; ".join(head.devices) or NOT_RECORDED),
-        ("tool", ", ".join(head.tool) or NOT_RECORDED),
+        ("tool", ", ".join(_tool(head)) or NOT_RECORDED),
         ("launched", head.graph_mode),
         ("recorded", ", ".join(head.recorded).replace("_", " ") or "nothing"),
         (NOT_RECORDED, ", ".join(head.not_recorded).replace("_", " ")),
@@ -99,6 +111,11 @@ def _head_table(review: Review) -> Table:
     lines = [f"{what}: {said}" for what, said in facts if said]
     columns = (Column("", ("what",)), Column("", ("value",)))
     return Table(f"Trace {head.source}", columns, rows, (*lines, coverage_text(review.coverage), *review.notes))
+
+
+def _tool(head: Head) -> list[str]:
+    """Return the facts that say how a trace was made; JSON has all of them."""
+    return [f"{name} {value}" for name, value in head.facts.items() if name in MADE_BY or name.endswith("version")]
 
 
 def _totals_text(totals: Totals) -> str:
@@ -117,8 +134,8 @@ STEP_TIMES: tuple[tuple[str, Callable[[StepRow], int | None]], ...] = (
     ("host", lambda step: step.host_ns),
     ("span", lambda step: step.span_ns),
     ("busy", lambda step: step.busy_ns),
-    ("kernels", lambda step: step.kernel_sum_ns),
-    ("waiting", lambda step: step.waiting_ns),
+    ("sum", lambda step: step.kernel_sum_ns),
+    ("wait", lambda step: step.waiting_ns),
 )
 
 
@@ -150,9 +167,10 @@ def _step_table(review: Review, everything: bool) -> Table:
 
 
 def _step_row(step: StepRow, scale: int) -> tuple[Cell, ...]:
-    name = step.name if step.name.startswith("whole") else f"{step.number} {shortened(step.name, 12)}"
+    named = str(step.number) in step.name or step.name.startswith("whole")
+    name = step.name if named else f"{step.number} {step.name}"
     return (
-        Cell(name, (step.number, step.name)),
+        Cell(shortened(name, STEP_LETTERS), (step.number, step.name)),
         cell(step.rank),
         *(cell(getattr(step, count)) for count in SHOWN_COUNTS),
         *(cell(time(step), format_in_unit(time(step), scale)) for _, time in STEP_TIMES),

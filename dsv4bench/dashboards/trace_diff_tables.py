@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsv4bench.dashboards.finding_table import finding_table
-from dsv4bench.dashboards.review_tables import between, coverage_text, shortened
+from dsv4bench.dashboards.review_tables import between, coverage_text, kernel_title, shortened
 from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.trace_diffs import DiffRow, KernelChange, Likeness, Span, TraceDiff
-from dsv4bench.units import format_in_unit, format_percent, time_unit
+from dsv4bench.units import NS_PER_US, format_in_unit, format_percent, time_unit
 
 MOST_ROWS, MOST_KERNELS = 50, 20
 KEY_LETTERS, SIDE_LETTERS = 28, 28
@@ -28,7 +28,12 @@ def likeness_table(diff: TraceDiff) -> Table:
     columns = tuple(Column(name, (name,), right=False) for name in ("what", "before", "after", "alike"))
     cover = [f"{side}: {coverage_text(found)}" for side, found in diff.coverage.items()]
     rows = tuple(map(_likeness, diff.likeness))
-    return Table(f"Before {diff.before}, after {diff.after}", columns, rows, (*cover, *diff.notes))
+    return Table(f"Before {_file(diff.before)}, after {_file(diff.after)}", columns, rows, (*cover, *diff.notes))
+
+
+def _file(source: str) -> str:
+    """Return the last part of a path: a title is no place for all of it."""
+    return source.rstrip("/").rsplit("/", 1)[-1]
 
 
 def _of_side(side: str, table: Table) -> Table:
@@ -75,7 +80,7 @@ def _row(row: DiffRow, scale: int) -> tuple[Cell, ...]:
     times = [format_in_unit(span.median, scale) for span in (row.before_ns, row.after_ns)]
     limits = (row.before_ns.least, row.before_ns.most, row.after_ns.least, row.after_ns.most)
     return (
-        *(cell(value, "-" if value is None else shortened(str(value), KEY_LETTERS)) for value in row.keys.values()),
+        *(cell(value, "-" if value is None else kernel_title(str(value), KEY_LETTERS)) for value in row.keys.values()),
         Cell(counts, (row.before.least, row.before.most, row.after.least, row.after.most)),
         Cell(" -> ".join(times), (row.before_ns.median, row.after_ns.median)),
         cell(difference, format_in_unit(difference, scale, signed=True)),
@@ -108,11 +113,9 @@ def _title(name: str) -> str:
 
 
 def _number(name: str, value: float, signed: bool = False) -> str:
-    return (
-        format_in_unit(value, 1_000, signed)
-        if name.endswith("_ns")
-        else f"{value:{'+' if signed and value else ''}.0f}"
-    )
+    if name.endswith("_ns"):
+        return format_in_unit(value, NS_PER_US, signed)
+    return f"{value:+g}" if signed and value else f"{value:g}"
 
 
 def _total(name: str, span: Span | None) -> Cell:
@@ -142,7 +145,7 @@ def _kernel_table(title: str, changes: Sequence[KernelChange], everything: bool)
     columns = (Column("kernel", ("kernel",), right=False), Column("a step", ("before", "after")))
     most = len(changes) if everything else MOST_KERNELS
     rows = tuple(
-        (cell(one.name, shortened(one.name, 64)), Cell(f"{one.before} -> {one.after}", (one.before, one.after)))
+        (cell(one.name, kernel_title(one.name, 64)), Cell(f"{one.before} -> {one.after}", (one.before, one.after)))
         for one in changes[:most]
     )
     more = (f"{len(changes) - most} more: --csv or --json",) if len(changes) > most else ()

@@ -26,6 +26,10 @@ class Finding:
     evidence: Evidence = field(default_factory=dict)
     command: str | None = None
 
+    def plain(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -135,7 +139,7 @@ class Head:
     source: str
     format: str
     devices: Sequence[str]
-    tool: Sequence[str]
+    facts: Mapping[str, str]
     recorded: Sequence[str]
     not_recorded: Sequence[str]
     graph_mode: str

@@ -6,23 +6,19 @@ import re
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from dsv4bench.profiling.traces.columns import KERNEL, MARK, NO_ID, Trace
-from dsv4bench.profiling.traces.nesting import Nesting
 from dsv4bench.profiling.traces.placed import Placed
-from dsv4bench.profiling.traces.ranges_of import graph_launch_rows, matching
+from dsv4bench.profiling.traces.ranges_of import graph_launch_rows, kernel_launches, matching
 from dsv4bench.results.reviews import Finding
 from dsv4bench.units import format_ns
 
 Rule = Callable[[Placed], Finding | None]
-Flags = npt.NDArray[np.bool_]
 
 NSYS = "nsys profile -t cuda,nvtx --cuda-graph-trace=node -o trace COMMAND, with the capture of the graph inside"
 TORCH = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) around whole steps"
 _KERNEL_LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|ModuleLaunchKernel")
-_BEGIN, _END = re.compile("StreamBeginCapture"), re.compile("StreamEndCapture")
-_LOSES = re.compile(r"\b(cut|ends early|is damaged|lost|dropped|truncated|left out)\b")
+_LOSES = re.compile(r"\b(cut|ends early|is damaged|lost|dropped|truncated|left out|may be missing)\b")
 
 
 def repaired(placed: Placed) -> Finding | None:
@@ -62,14 +58,14 @@ def kernels_not_recorded(placed: Placed) -> Finding | None:
     trace = placed.trace
     if "kernels" in trace.recorded or len(trace.graph_runs) or collected_but_absent(placed) or capture_not_run(placed):
         return None
-    launches = int(_kernel_launches(trace).sum())
+    launches = _kernel_calls(trace)
     text = f"no kernel was recorded, {launches} kernel launches were: nothing can be counted on the device"
     return Finding("kernels-not-recorded", True, text, {"kernel_launches": launches}, _again(trace))
 
 
 def capture_not_run(placed: Placed) -> Finding | None:
     """Find traces of a graph's capture in which nothing ran."""
-    inside = int((_kernel_launches(placed.trace) & in_capture(placed.trace)).sum())
+    inside = _kernel_calls(placed.trace) - int(kernel_launches(placed.trace).sum())
     if not inside or (placed.rows["kind"] == KERNEL).any():
         return None
     text = f"this is a capture: {inside} launches into a graph being captured, and no kernel that ran"
@@ -77,20 +73,24 @@ def capture_not_run(placed: Placed) -> Finding | None:
 
 
 def launches_without_kernels(placed: Placed) -> Finding | None:
-    """Find launches of kernels, outside of captures, whose kernel is not in the file."""
+    """Find launches of kernels and graphs, outside of captures, of which the file has no operation."""
     trace = placed.trace
-    if "kernels" not in trace.recorded or not len(trace.launches):
+    if "kernels" not in trace.recorded:
         return None
-    wanted = _kernel_launches(trace) & ~in_capture(trace)
-    wanted[graph_launch_rows(trace)] = not len(trace.graph_runs)
-    ran = np.zeros(len(trace.launches), dtype=np.bool_)
-    ran[placed.rows["launch"].to_numpy()[placed.rows["launch"].to_numpy() != NO_ID]] = True
-    lost = int((wanted & ~ran).sum())
-    if not lost:
+    kernels, graphs = placed.coverage.lost, _empty_graphs(placed)
+    if not kernels and not graphs:
         return None
-    text = f"{lost} of {int(wanted.sum())} launches have no kernel in the file: counts of the device are too small"
-    evidence = {"launches": int(wanted.sum()), "without_kernels": lost}
+    parts = [f"{count} {what}" for count, what in ((kernels, "kernel launches"), (graphs, "graph launches")) if count]
+    text = f"{' and '.join(parts)} have no kernel in the file: counts of the device are too small"
+    evidence = {"kernel_launches": kernels, "graph_launches": graphs, "all_launches": len(trace.launches)}
     return Finding("launches-without-kernels", True, text, evidence, _again(trace))
+
+
+def _empty_graphs(placed: Placed) -> int:
+    """Return how many graph launches have no operation; a graph that is traced as a whole has none."""
+    if len(placed.trace.graph_runs):
+        return 0
+    return len(np.setdiff1d(graph_launch_rows(placed.trace), placed.rows["launch"].to_numpy()))
 
 
 def no_launch_rows(placed: Placed) -> Finding | None:
@@ -172,30 +172,9 @@ def profiler_warnings(placed: Placed) -> Finding | None:
     return Finding("profiler-warnings", False, text, {"warnings": len(lines)}, _again(placed.trace))
 
 
-def in_capture(trace: Trace) -> Flags:
-    """Return which launches lie between the begin and the end of a capture on their thread: they do not run."""
-    calls = trace.launches
-    names = calls["name"].to_numpy()
-    begins = np.flatnonzero(matching(trace, names, _BEGIN)) if len(calls) else np.empty(0, dtype=np.int64)
-    if not len(begins):
-        return np.zeros(len(calls), dtype=np.bool_)
-    threads = calls["process"].to_numpy().astype(np.int64) << 32 | calls["thread"].to_numpy()
-    starts = calls["start_ns"].to_numpy()
-    ends = np.flatnonzero(matching(trace, names, _END))
-    closing = [_first_after(starts[ends][threads[ends] == threads[one]], starts[one]) for one in begins]
-    windows = Nesting(threads[begins], starts[begins], np.asarray(closing))
-    return np.asarray(windows.innermost(threads, starts) != NO_ID)
-
-
-def _first_after(times: npt.NDArray[np.int64], time: int) -> int:
-    """Return the first of sorted times after `time`; the end of time if there is none."""
-    at = np.searchsorted(times, time)
-    return int(times[at]) if at < len(times) else int(np.iinfo(np.int64).max)
-
-
-def _kernel_launches(trace: Trace) -> Flags:
-    names = trace.launches["name"].to_numpy()
-    return matching(trace, names, _KERNEL_LAUNCH) if len(names) else np.zeros(0, dtype=np.bool_)
+def _kernel_calls(trace: Trace) -> int:
+    """Return how many calls launch a kernel, also those into a capture."""
+    return int(matching(trace, trace.launches["name"].to_numpy(), _KERNEL_LAUNCH).sum())
 
 
 def _again(trace: Trace) -> str:

@@ -66,9 +66,11 @@ def zero_duration_kernels(placed: Placed) -> Finding | None:
     none = kernels["end_ns"] <= kernels["start_ns"]
     if not none.any():
         return None
-    at_zero = int((kernels["start_ns"][none] == 0).sum())
-    text = f"{int(none.sum())} of {len(kernels)} kernels last no time ({at_zero} at time 0): their time is not known"
-    evidence = {"kernels": int(none.sum()), "at_time_zero": at_zero}
+    at_zero = int((kernels["start_ns"][none] <= 0).sum())
+    text = (
+        f"{int(none.sum())} of {len(kernels)} kernels last no time ({at_zero} without a start): their time is not known"
+    )
+    evidence = {"kernels": int(none.sum()), "without_start": at_zero}
     return Finding("zero-duration-kernels", False, text, evidence, "a newer profiler: times of whole us round to 0")
 
 
@@ -127,7 +129,7 @@ def launch_bound(placed: Placed) -> Finding | None:
 
 def python_stacks_dominate(placed: Placed) -> Finding | None:
     """Find recordings with Python's stacks, which slow the host many times."""
-    found = placed.trace.facts.get("python_function", "")
+    found = placed.trace.facts.get("python_functions", "")
     stacks, launches = int(found) if found.isdigit() else 0, len(placed.trace.launches)
     if stacks <= 2 * launches or not stacks:
         return None
@@ -138,7 +140,7 @@ def python_stacks_dominate(placed: Placed) -> Finding | None:
         "python-stacks-dominate",
         False,
         text,
-        {"python_function": stacks, "launches": launches},
+        {"python_functions": stacks, "launches": launches},
         f"{TORCH}, with_stack=False",
     )
 

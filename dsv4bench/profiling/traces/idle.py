@@ -14,9 +14,9 @@ def gaps(trace: Trace, rows: pd.DataFrame, key: str) -> pd.DataFrame:
 
     A gap is the time before an operation in which no earlier one with the same `key` runs. It is waiting where the call
     that launches the operation had not returned when the device ran out of work; `waiting_ns` is 0 where no launch of
-    it was recorded.
+    it was recorded. Operations without a start have no row.
     """
-    ordered = rows.sort_values([key, "start_ns"], kind="stable")
+    ordered = rows[rows["start_ns"] != NO_ID].sort_values([key, "start_ns"], kind="stable")
     groups, starts = ordered[key].to_numpy(), ordered["start_ns"].to_numpy()
     latest = ordered["end_ns"].groupby(groups).cummax().to_numpy()
     free_at = np.concatenate([starts[:1], latest[:-1]])

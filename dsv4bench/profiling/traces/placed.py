@@ -4,31 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from dsv4bench.profiling.traces.columns import NO_ID, Trace
-from dsv4bench.profiling.traces.ranges_of import Coverage as FoundCoverage
+from dsv4bench.profiling.traces.labels import Labels
 from dsv4bench.profiling.traces.ranges_of import RangesOf, classes
 from dsv4bench.profiling.traces.steps import Steps, find_steps
 from dsv4bench.results.reviews import Coverage
 
 Rows = npt.NDArray[Any]
-
-
-class Labels(Protocol):
-    """Where each operation belongs, one entry an operation, NO_ID: not known; `op` is an index into `ops`."""
-
-    layer: Rows
-    kv_source: Rows
-    op: Rows
-    step: Rows
-    ops: Sequence[str]
-    coverage: FoundCoverage
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +33,11 @@ class Placed:
     ops: Sequence[str]
     coverage: Coverage
     notes: tuple[str, ...] = ()
+    labels: Labels | None = None
 
-    def known(self, axis: str) -> bool:
-        """Return whether any operation has a layer, kv_source or op."""
-        return bool((self.rows[axis] != NO_ID).any())
+    def known(self, axis: str) -> Rows:
+        """Return which operations have a place on an axis: "layer", "kv_source" or "op"."""
+        return np.zeros(len(self.rows), dtype=np.bool_) if self.labels is None else self.labels.known(axis)
 
 
 def place(found: RangesOf, labels: Labels | None = None, start_end: bool = False) -> Placed:
@@ -71,7 +60,7 @@ def place(found: RangesOf, labels: Labels | None = None, start_end: bool = False
     )
     coverage = Coverage(**asdict(found.coverage() if labels is None else labels.coverage))
     notes = found.notes if labels is None else labels.notes
-    return Placed(trace, rows, steps, () if labels is None else labels.ops, coverage, notes)
+    return Placed(trace, rows, steps, () if labels is None else labels.ops, coverage, notes, labels)
 
 
 def _texts(found: RangesOf) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,12 +59,12 @@ def head(traces: Sequence[Trace]) -> Head:
     """Return what the files say of themselves; what only some of several files recorded counts as not recorded."""
     first = traces[0]
     recorded = [name for name in RECORDABLE if all(name in trace.recorded for trace in traces)]
-    devices = dict.fromkeys(_device(device) for trace in traces for device in trace.devices)
+    devices = Counter(_device(device) for device in max((trace.devices for trace in traces), key=len))
     return Head(
         source=first.source if len(traces) == 1 else f"{len(traces)} ranks from {first.source}",
         format=first.format,
-        devices=list(devices),
-        tool=[f"{name} {value}" for name, value in first.facts.items()],
+        devices=[name if count == 1 else f"{count} x {name}" for name, count in devices.items()],
+        facts=dict(first.facts),
         recorded=recorded,
         not_recorded=[name for name in RECORDABLE if name not in recorded],
         graph_mode=_graph_mode(traces),
@@ -98,7 +99,7 @@ def step_rows(placed: Placed) -> list[StepRow]:
     counted = {name: _per_step(step[kinds == kind], count) if name in has else None for name, kind in _KINDS}
     lasts = (rows["end_ns"] - rows["start_ns"]).to_numpy()
     launched = placed.steps.of_launches[graph_launch_rows(trace)]
-    by_device = spans(trace, rows[step >= 0], "step").reindex(range(count))
+    by_device = spans(trace, rows[step >= 0], "step").reindex(range(count), fill_value=0)
     columns: dict[str, Any] = {
         **counted,
         "graph_launches": _per_step(launched, count) if "launches" in has else None,
@@ -123,6 +124,14 @@ def step_rows(placed: Placed) -> list[StepRow]:
         )
         for at in range(count)
     ]
+
+
+def chosen_operations(placed: Placed, only: tuple[int, int] | None) -> npt.NDArray[np.bool_]:
+    """Return which operations belong to the steps with these first and last numbers; all for None."""
+    if only is None:
+        return np.ones(len(placed.rows), dtype=np.bool_)
+    places = [at for at, step in enumerate(step_rows(placed)) if only[0] <= step.number <= only[1]]
+    return placed.rows["step"].isin(places).to_numpy()
 
 
 def rank_rows(ranks: Sequence[Placed], steps: Sequence[Sequence[StepRow]]) -> list[RankRow]:
@@ -176,7 +185,7 @@ def _graph_mode(traces: Sequence[Trace]) -> str:
 
 
 def _device(device: Device) -> str:
-    words = [device.name or f"device {device.index}"]
+    words = [device.name or "a device without a name"]
     words += [f"{device.multiprocessors} SMs"] if device.multiprocessors else []
     return ", ".join(words)
 
