@@ -92,12 +92,14 @@ class RangesOf:
         """Return how many operations have a range."""
         return coverage(self, self.range != NO_ID, self.method, self.ambiguous)
 
-    def chain(self) -> tuple[Rows, Rows]:
+    def chain(self, innermost: Rows | None = None) -> tuple[Rows, Rows]:
         """Return pairs (operation, annotation) of every range around an operation, from the innermost outwards.
 
-        A count of operations over them is inclusive: an operation is in every range that encloses it.
+        A count of operations over them is inclusive: an operation is in every range that encloses it. `innermost` is
+        `range` if it is not given; with `around` what a graph replays is in the ranges around the graph's launch.
         """
-        operations, ranges = np.arange(len(self.range)), self.range
+        ranges = self.range if innermost is None else innermost
+        operations = np.arange(len(ranges))
         pairs = [(operations[:0], ranges[:0])]
         while len(operations):
             inside = ranges != NO_ID
