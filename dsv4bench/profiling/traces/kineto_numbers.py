@@ -90,6 +90,8 @@ def _exact_id(value: Any, limits: np.iinfo[Any]) -> int:
     return whole if number - whole in (0, 2**64) and limits.min <= whole <= limits.max else NO_ID
 
 
-def texts_among(values: Sequence[Any]) -> int:
-    """Return how many of these are texts."""
-    return sum(type(value) is str for value in values) if str in set(map(type, values)) else 0
+def texts_among(values: Sequence[Any], read: npt.NDArray[np.bool_]) -> int:
+    """Return how many of the values that were `read` are texts."""
+    if str not in set(map(type, values)):
+        return 0
+    return sum(type(value) is str and bool(was_read) for value, was_read in zip(values, read, strict=True))

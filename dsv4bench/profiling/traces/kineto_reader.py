@@ -226,7 +226,7 @@ class _Columns:
         values = list(map(attrgetter(name), [event.args or _NO_ARGUMENTS for event in events]))
         ids = whole_ids(values, dtype)
         word = name.replace("_", " ")
-        self._say(texts_among(values), f"texts read as numbers in '{word}'")
+        self._say(texts_among(values, ids != NO_ID), f"texts read as numbers in '{word}'")
         lost = [value for value in map(values.__getitem__, np.flatnonzero(ids == NO_ID)) if value is not None]
         wrong = sum(value not in (NO_ID, str(NO_ID)) for value in lost)
         self._say(wrong, f"values of '{word}' that are no whole numbers, read as missing")
@@ -234,11 +234,12 @@ class _Columns:
 
     def _times(self, events: Sequence[Event], what: str, missing_ns: int | None) -> tuple[Whole, Whole]:
         """Return start and end of each event; without a duration it ends `missing_ns` later, or (None) never."""
-        start_ns = whole_ns([event.ts for event in events])
+        starts_us = [event.ts for event in events]
+        start_ns = whole_ns(starts_us)
         length_ns = whole_ns([event.dur for event in events])
-        self._say(texts_among([event.ts for event in events]), f"texts read as numbers in the starts of {what}")
         untimed, missing = start_ns == NO_TIME, length_ns == NO_TIME
         negative = ~missing & (length_ns < 0)
+        self._say(texts_among(starts_us, ~untimed), f"texts read as numbers in the starts of {what}")
         self._say(untimed.sum(), f"{what} without a start, counted and without time")
         self._say(
             missing.sum(), f"{what} without a duration, read as {'never ended' if missing_ns is None else '0 ns'}"

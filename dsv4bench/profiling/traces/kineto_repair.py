@@ -41,8 +41,10 @@ def repaired(text: bytes, path: Path, decoders: Decoders, repairs: list[str]) ->
     if not reading.events and not (reading.closed and not reading.bad):
         place, why = reading.bad[0] if reading.bad else (len(text), "the end of the file")
         raise TraceFormatError(f"{path}: byte {place}: expected an event of the list 'traceEvents', found {why}")
-    repairs.extend(reading.sentences())
-    return reading.document(repairs)
+    said = reading.sentences()
+    document = reading.document(said)
+    repairs += said or ["the file is not JSON as a whole; its events were read one by one"]
+    return document
 
 
 def _utf8(text: bytes, repairs: list[str]) -> bytes:
@@ -183,6 +185,8 @@ class _Reading:
                 f"the list of events {state} where the file ends, at byte {len(self.text)}: the"
                 f" {format_count(len(self.events), 'event')} before it were read, later ones may be missing"
             )
+        elif not self.bare and not self.tail.rstrip().endswith(b"}"):
+            said.append("the file ends without its closing brace, after the list of events, which is whole")
         return said
 
     def _place(self) -> str:

@@ -32,8 +32,8 @@ def test_a_float_below_the_limit_gives_the_nanosecond_of_its_text(times_ns):
         assert whole_ns(floats).tolist() == times_ns
 
 
-def test_every_nanosecond_of_the_last_milliseconds_below_the_limit_is_told_apart():
-    times_ns = range(LIMIT_NS - 2_000_000, LIMIT_NS - 1)
+def test_every_nanosecond_of_the_last_part_below_the_limit_is_told_apart():
+    times_ns = range(LIMIT_NS - 300_000, LIMIT_NS - 1)
     floats = [float(as_text(time_ns)) for time_ns in times_ns]
     assert whole_ns(floats).tolist() == list(times_ns)
 
@@ -85,6 +85,6 @@ def test_what_a_file_may_hold_for_an_id(values, dtype, expected):
     assert found.tolist() == expected
 
 
-def test_texts_are_counted():
-    assert texts_among([1, "2", None, "3"]) == 2
-    assert texts_among([1, 2.0]) == 0
+def test_texts_that_were_read_are_counted():
+    assert texts_among([1, "2", None, "3", "x"], np.array([True, True, False, True, False])) == 2
+    assert texts_among([1, 2.0], np.array([True, True])) == 0

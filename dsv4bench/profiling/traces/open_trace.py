@@ -1,0 +1,77 @@
+"""Open a trace of any format that is known, a file or a folder with one file a rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+from dsv4bench.errors import TraceFormatError
+from dsv4bench.profiling.traces import kineto_reader, nsys_export, nsys_reader
+from dsv4bench.profiling.traces.columns import Trace
+from dsv4bench.profiling.traces.trace_text import head_of
+from dsv4bench.units import format_count
+
+READERS: Sequence[ModuleType] = (nsys_export, nsys_reader, kineto_reader)
+_FORMATS = "an SQLite export of nsys or the JSON of torch.profiler"
+_RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker|tp|dp|ep)[-_]?(\d+)(?!\d)", re.IGNORECASE)
+_MARKS = {b"PK\x03\x04": "a zip archive", b"\x28\xb5\x2f\xfd": "a zstd stream", b"\x7fELF": "a program"}
+_TAR_MARK = slice(257, 262)
+
+
+def open_trace(path: Path) -> list[Trace]:
+    """Return the traces of a file or of a folder of files, one a rank, in the order of ranks.
+
+    Raises TraceFormatError for what is missing, no trace, or cannot be read.
+    """
+    return read_folder(path) if path.is_dir() else [read_any(path)]
+
+
+def read_any(path: Path) -> Trace:
+    """Return the trace of one file by the reader that knows its first bytes.
+
+    Raises TraceFormatError for a file that is missing, is no trace, or cannot be read.
+    """
+    reader = _reader_of(path)
+    if reader is None:
+        raise TraceFormatError(f"{path}: byte 0: expected {_FORMATS}, found {_what_it_is(path)}")
+    trace: Trace = reader.read(path)
+    return trace
+
+
+def read_folder(path: Path) -> list[Trace]:
+    """Return the traces of the files of a folder that are any, in the order of ranks, then of names.
+
+    A file that does not name its rank has the one that its own name tells ("rank3", "TP-3"). Raises TraceFormatError
+    where no file is a trace.
+    """
+    files = sorted(file for file in path.iterdir() if file.is_file() and not nsys_export.exported_beside(file))
+    traces = [_with_rank(read_any(file), file) for file in files if _reader_of(file) is not None]
+    if not traces:
+        raise TraceFormatError(f"{path}: expected a trace a rank, found none in {format_count(len(files), 'file')}")
+    return sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0, trace.source))
+
+
+def _reader_of(path: Path) -> ModuleType | None:
+    return next((reader for reader in READERS if reader.sniff(path)), None)
+
+
+def _with_rank(trace: Trace, file: Path) -> Trace:
+    """Return the trace with the rank that the name of its file tells, where it does not tell one itself."""
+    found = _RANK.search(file.name)
+    return trace if trace.rank is not None or found is None else replace(trace, rank=int(found.group(1)))
+
+
+def _what_it_is(path: Path) -> str:
+    """Return what a file that is no trace looks like, for a message."""
+    if not path.exists():
+        return "no such file"
+    head = head_of(path)
+    if not head:
+        return "nothing that can be read" if path.stat().st_size else "an empty file"
+    if head[_TAR_MARK] == b"ustar":
+        return "a tar archive: unpack it and name the folder"
+    known = next((name for mark, name in _MARKS.items() if head.startswith(mark)), None)
+    return f"{known}: unpack it first" if known else repr(head.lstrip()[:30].decode("utf-8", "replace"))
