@@ -151,8 +151,8 @@ class _Told:
 
     def _take_ops(self, codes: Rows, names: Sequence[str], which: Rows) -> None:
         """Take the operations of these names where `which` says so."""
-        used = {code: self.ops[names[code]] for code in np.unique(codes[which]).tolist()}
-        self.op[which] = [used[code] for code in codes[which].tolist()]
+        used, inverse = np.unique(codes[which], return_inverse=True)
+        self.op[which] = np.array([self.ops[names[code]] for code in used], dtype=np.int64)[inverse]
 
 
 class _Chain:

@@ -226,8 +226,9 @@ def _lost(trace: Trace, launch: Rows) -> int:
     if "kernels" not in trace.recorded:
         return 0
     calls = trace.launches[kernel_launches(trace)]
-    keys = _keys(calls, trace.launches.iloc[np.unique(launch[launch != NO_ID])])
-    return len(np.setdiff1d(keys[: len(calls)], keys[len(calls) :]))
+    keys = pd.Index(_keys(calls, trace.launches.iloc[launch[launch != NO_ID]]))
+    launched, ran = keys[: len(calls)], keys[len(calls) :]
+    return int(launched[~launched.isin(ran)].nunique())
 
 
 def _taken(values: Rows, rows: Rows) -> Rows:
