@@ -11,7 +11,7 @@ import pandas as pd
 from dsv4bench.profiling.traces.columns import COPY, SET
 from dsv4bench.profiling.traces.groups import AXES, key_names, key_values
 from dsv4bench.profiling.traces.placed import Placed
-from dsv4bench.profiling.traces.review import head, step_rows
+from dsv4bench.profiling.traces.review import head
 from dsv4bench.results.reviews import Finding, Value, whole
 from dsv4bench.results.trace_diffs import DiffRow, KernelChange, Likeness, Span, TraceDiff
 
@@ -60,7 +60,7 @@ def diff(before: Placed, after: Placed, axis: str, findings: Mapping[str, Sequen
 def alike(before: Placed, after: Placed) -> list[Likeness]:
     """Return what is compared before any number: devices and graph modes must be equal, the others are told."""
     heads = [head([placed.trace]) for placed in (before, after)]
-    steps = [step_rows(placed) if placed.steps.marked else [] for placed in (before, after)]
+    steps = [placed.told if placed.steps.marked else [] for placed in (before, after)]
     devices = [", ".join(sorted(set(one.devices))) or "not recorded" for one in heads]
     recorded = [" ".join(name for name in ("kernels", "copies", "sets") if name in one.recorded) for one in heads]
     known = "not recorded" not in devices
@@ -89,7 +89,7 @@ def step_table(rows: pd.DataFrame, keys: list[str], steps: Sequence[int]) -> dic
 
 def _table(placed: Placed, axis: str, foreign: bool) -> Table:
     """Return launches and time per whole step of each group, by its plain keys."""
-    steps = step_rows(placed)
+    steps = placed.told
     good = {id(step) for step in whole(steps)}
     keys = list(AXES[axis])
     whole_steps = [at for at, step in enumerate(steps) if id(step) in good]
@@ -120,7 +120,7 @@ def _rows(before: Table, after: Table, axis: str) -> list[DiffRow]:
 
 def _total(placed: Placed, name: str) -> Span | None:
     """Return a number of whole steps, None where the trace does not record it."""
-    values = [getattr(step, name) for step in whole(step_rows(placed))]
+    values = [getattr(step, name) for step in whole(placed.told)]
     return None if not values or None in values else _span(np.asarray(values))
 
 

@@ -59,7 +59,7 @@ def kernels_not_recorded(placed: Placed) -> Finding | None:
     if "kernels" in trace.recorded or len(trace.graph_runs) or collected_but_absent(placed) or capture_not_run(placed):
         return None
     launches = _kernel_calls(trace)
-    text = f"no kernel was recorded, {launches} kernel launches were: nothing can be counted on the device"
+    text = f"no kernel was recorded, {launches} kernel launches were: what ran on the device is not known"
     return Finding("kernels-not-recorded", True, text, {"kernel_launches": launches}, _again(trace))
 
 
@@ -90,7 +90,10 @@ def _empty_graphs(placed: Placed) -> int:
     """Return how many graph launches have no operation; a graph that is traced as a whole has none."""
     if len(placed.trace.graph_runs):
         return 0
-    return len(np.setdiff1d(graph_launch_rows(placed.trace), placed.rows["launch"].to_numpy()))
+    launch = placed.rows["launch"].to_numpy()
+    ran = np.zeros(len(placed.trace.launches), dtype=np.bool_)
+    ran[launch[launch != NO_ID]] = True
+    return int((~ran[graph_launch_rows(placed.trace)]).sum())
 
 
 def no_launch_rows(placed: Placed) -> Finding | None:
@@ -156,10 +159,10 @@ def one_of_n_processes(placed: Placed) -> Finding | None:
 
 
 def api_calls_skipped(placed: Placed) -> Finding | None:
-    """Find recordings that left out calls of the API."""
-    if placed.trace.facts.get("api_calls_skipped") != "true":
+    """Find recordings that left out calls of the API, in files that lack launches."""
+    if placed.trace.facts.get("api_calls_skipped") != "true" or not (placed.rows["launch"] == NO_ID).any():
         return None
-    text = "the recording skipped some API calls: a launch may be missing, its kernel is not"
+    text = "the recording skipped some API calls: the launches that are missing may be among them"
     return Finding("api-calls-skipped", False, text, {}, "nsys profile --cuda-trace-all-apis=true")
 
 

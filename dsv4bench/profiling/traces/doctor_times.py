@@ -9,10 +9,9 @@ import numpy as np
 
 from dsv4bench.profiling.traces.columns import KERNEL, NO_ID, SET
 from dsv4bench.profiling.traces.doctor_counts import TORCH
-from dsv4bench.profiling.traces.idle import spans
+from dsv4bench.profiling.traces.idle import stable_order
 from dsv4bench.profiling.traces.placed import Placed
 from dsv4bench.profiling.traces.ranges_of import matching
-from dsv4bench.profiling.traces.review import step_rows
 from dsv4bench.results.reviews import Evidence, Finding, whole
 from dsv4bench.units import format_ns, format_percent
 
@@ -48,9 +47,10 @@ def overlap_on_one_stream(placed: Placed) -> Finding | None:
     rows = placed.rows
     if not len(rows):
         return None
-    ordered = rows.sort_values(["process", "device", "stream", "start_ns"], kind="stable")
-    keys = ordered[["process", "device", "stream"]].to_numpy()
-    same = (keys[1:] == keys[:-1]).all(axis=1)
+    streams = rows.groupby(["process", "device", "stream"], sort=False).ngroup().to_numpy()
+    order = stable_order(streams)  # operations are sorted by start
+    ordered, streams = rows[["start_ns", "end_ns"]].iloc[order], streams[order]
+    same = streams[1:] == streams[:-1]
     shared = ordered["end_ns"].to_numpy()[:-1] - ordered["start_ns"].to_numpy()[1:]
     count = int((same & (shared > 0)).sum())
     if not count:
@@ -77,7 +77,7 @@ def zero_duration_kernels(placed: Placed) -> Finding | None:
 def no_l2_flush(placed: Placed) -> Finding | None:
     """Find a kernel that ran many times in a row with nothing between: it found its data in the L2 cache."""
     rows = placed.rows
-    ordered = rows.sort_values(["device", "start_ns"], kind="stable")
+    ordered = rows[["name", "device", "kind"]].iloc[stable_order(rows["device"].to_numpy())]
     names, devices = ordered["name"].to_numpy(), ordered["device"].to_numpy()
     kernel = ordered["kind"].to_numpy() == KERNEL
     if len(names) < SAME_IN_A_ROW:
@@ -115,15 +115,12 @@ def flush_in_step(placed: Placed) -> Finding | None:
 
 def launch_bound(placed: Placed) -> Finding | None:
     """Find devices that wait for their launches for more than half of the time."""
-    rows = placed.rows[placed.rows["step"] != NO_ID]
-    if not len(rows) or not len(placed.trace.launches):
-        return None
-    every = spans(placed.trace, rows, "step").sum()
-    share = float(every["waiting_ns"] / every["span_ns"]) if every["span_ns"] else 0.0
+    waiting, span = (sum(getattr(step, name) or 0 for step in placed.told) for name in ("waiting_ns", "span_ns"))
+    share = waiting / span if span else 0.0
     if share <= MOST:
         return None
     text = f"launch bound: the device waits for its next launch in {format_percent(share)} of the steps' time"
-    evidence = {"waiting_ns": int(every["waiting_ns"]), "span_ns": int(every["span_ns"])}
+    evidence = {"waiting_ns": waiting, "span_ns": span}
     return Finding("launch-bound", False, text, evidence, ALONE)
 
 
@@ -147,7 +144,7 @@ def python_stacks_dominate(placed: Placed) -> Finding | None:
 
 def cut_first_or_last(placed: Placed) -> Finding | None:
     """Find steps that the recording cut."""
-    cut = [step for step in step_rows(placed) if step.cut]
+    cut = [step for step in placed.told if step.cut]
     if not cut:
         return None
     text = "; ".join(f"step {step.number} is cut: {step.cut}" for step in cut)
@@ -156,7 +153,7 @@ def cut_first_or_last(placed: Placed) -> Finding | None:
 
 def uneven_steps(placed: Placed) -> Finding | None:
     """Find whole steps that ran different numbers of kernels: one number per step would hide that."""
-    steps = [step.kernels for step in whole(step_rows(placed)) if step.kernels is not None]
+    steps = [step.kernels for step in whole(placed.told) if step.kernels is not None]
     if not placed.steps.marked or len(set(steps)) < 2:
         return None
     text = f"whole steps run between {min(steps)} and {max(steps)} kernels: they are not equal steps"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ import pandas as pd
 from dsv4bench.profiling.traces.columns import NO_ID, Trace
 from dsv4bench.profiling.traces.labels import Labels
 from dsv4bench.profiling.traces.ranges_of import RangesOf, classes
+from dsv4bench.profiling.traces.step_rows import step_rows
 from dsv4bench.profiling.traces.steps import Steps, find_steps
-from dsv4bench.results.reviews import Coverage
+from dsv4bench.results.reviews import Coverage, StepRow
 
 Rows = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Placed:
     """A trace, its steps and one row for each operation.
 
@@ -34,6 +36,11 @@ class Placed:
     coverage: Coverage
     notes: tuple[str, ...] = ()
     labels: Labels | None = None
+
+    @cached_property
+    def told(self) -> list[StepRow]:
+        """The steps with what each launched and took, in the order of time."""
+        return step_rows(self.trace, self.rows, self.steps)
 
     def known(self, axis: str) -> Rows:
         """Return which operations have a place on an axis: "layer", "kv_source" or "op"."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -13,14 +12,11 @@ import numpy.typing as npt
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling.traces.columns import COPY, KERNEL, RECORDABLE, SET, Device, Trace
 from dsv4bench.profiling.traces.groups import group_rows, merged
-from dsv4bench.profiling.traces.idle import spans
 from dsv4bench.profiling.traces.placed import Placed
 from dsv4bench.profiling.traces.ranges_of import graph_launch_rows
-from dsv4bench.profiling.traces.steps import cut_steps
 from dsv4bench.results.ranks import rank_times
 from dsv4bench.results.reviews import Coverage, Finding, Head, RankRow, Review, StepRow, Totals, whole
 
-_NUMBER = re.compile(r"\d+")
 _KINDS = (("kernels", KERNEL), ("copies", COPY), ("sets", SET))
 
 
@@ -35,7 +31,7 @@ def review(
     `only` are the first and last number of the steps whose operations count in steps and groups; totals are always of
     the whole trace. UsageError if no step has such a number.
     """
-    rows = [step_rows(placed) for placed in ranks]
+    rows = [placed.told for placed in ranks]
     chosen = [[step for step in own if only is None or only[0] <= step.number <= only[1]] for own in rows]
     if only is not None and not any(chosen):
         have = sorted({step.number for own in rows for step in own})
@@ -90,47 +86,11 @@ def totals(placed: Placed) -> Totals:
     )
 
 
-def step_rows(placed: Placed) -> list[StepRow]:
-    """Return the steps of a trace in the order of time, cut ones marked."""
-    trace, rows, frame = placed.trace, placed.rows, placed.steps.frame
-    count, has = len(frame), trace.recorded
-    step, kinds = rows["step"].to_numpy(), rows["kind"].to_numpy()
-    kernels = kinds == KERNEL
-    counted = {name: _per_step(step[kinds == kind], count) if name in has else None for name, kind in _KINDS}
-    lasts = (rows["end_ns"] - rows["start_ns"]).to_numpy()
-    launched = placed.steps.of_launches[graph_launch_rows(trace)]
-    by_device = spans(trace, rows[step >= 0], "step").reindex(range(count), fill_value=0)
-    columns: dict[str, Any] = {
-        **counted,
-        "graph_launches": _per_step(launched, count) if "launches" in has else None,
-        "kernels_in_graphs": _per_step(step[kernels & rows["in_graph"].to_numpy()], count)
-        if "kernels" in has
-        else None,
-        "host_ns": (frame["end_ns"] - frame["start_ns"]).to_numpy() if placed.steps.marked else None,
-        "kernel_sum_ns": _per_step(step[kernels], count, lasts[kernels]) if "kernels" in has else None,
-        **{name: by_device[name].to_numpy() for name in ("span_ns", "busy_ns", "waiting_ns")},
-    }
-    if "launches" not in has:
-        columns["waiting_ns"] = None
-    cut = cut_steps(placed.steps, columns["kernels"])
-    numbers, names = _numbers(frame["name"].tolist()), frame["name"].tolist()
-    return [
-        StepRow(
-            number=numbers[at],
-            name=names[at],
-            rank=trace.rank,
-            cut=cut[at],
-            **{key: None if values is None else _integer(values[at]) for key, values in columns.items()},
-        )
-        for at in range(count)
-    ]
-
-
 def chosen_operations(placed: Placed, only: tuple[int, int] | None) -> npt.NDArray[np.bool_]:
     """Return which operations belong to the steps with these first and last numbers; all for None."""
     if only is None:
         return np.ones(len(placed.rows), dtype=np.bool_)
-    places = [at for at, step in enumerate(step_rows(placed)) if only[0] <= step.number <= only[1]]
+    places = [at for at, step in enumerate(placed.told) if only[0] <= step.number <= only[1]]
     return placed.rows["step"].isin(places).to_numpy()
 
 
@@ -194,22 +154,3 @@ def _bytes(trace: Trace, kind: int) -> int | None:
     """Return the bytes of all operations of a kind; None where the file names none."""
     found = trace.operations["bytes"].to_numpy()[trace.operations["kind"].to_numpy() == kind]
     return int(found[found >= 0].sum()) if (found >= 0).any() or not len(found) else None
-
-
-def _per_step(steps: npt.NDArray[Any], count: int, weights: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-    """Return how many entries each step has, or the exact sum of their integer weights."""
-    inside = steps >= 0
-    found = np.zeros(count, dtype=np.int64)
-    np.add.at(found, steps[inside], 1 if weights is None else weights[inside])
-    return found
-
-
-def _numbers(names: Sequence[str]) -> list[int]:
-    """Return the first number in each name if that tells the steps apart, else their places from 0."""
-    found = [_NUMBER.search(name) for name in names]
-    numbers = [int(match.group()) for match in found if match]
-    return numbers if len(set(numbers)) == len(names) else list(range(len(names)))
-
-
-def _integer(value: Any) -> int | None:
-    return None if np.isnan(value) else int(value)

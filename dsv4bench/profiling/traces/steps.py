@@ -75,8 +75,10 @@ def cut_steps(steps: Steps, kernels: Sequence[int] | None) -> list[str | None]:
     host_ns = (steps.frame["end_ns"] - steps.frame["start_ns"]).to_numpy()
     for place in (0, last):
         others = np.arange(len(reasons)) != place
-        if kernels is not None and kernels[place] < np.min(np.asarray(kernels)[1:last]):
-            reasons[place] = f"{kernels[place]} kernels, the others at least {np.min(np.asarray(kernels)[1:last])}"
+        # both ends may be cut, so those between decide, if there are two of them
+        between = None if kernels is None else np.asarray(kernels)[1:last] if last > 2 else np.asarray(kernels)[others]
+        if kernels is not None and between is not None and kernels[place] < between.min():
+            reasons[place] = f"{kernels[place]} kernels, the others at least {between.min()}"
         elif kernels is None and host_ns[place] < SHORT * np.median(host_ns[others]):
             reasons[place] = "it lasts less than half as long as the others"
     return reasons

@@ -8,7 +8,6 @@ import pandas as pd
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling.traces.columns import NO_ID
 from dsv4bench.profiling.traces.placed import Placed
-from dsv4bench.profiling.traces.review import step_rows
 from dsv4bench.results.reviews import StepRow, whole
 from dsv4bench.results.timelines import Lane, Timeline
 
@@ -20,7 +19,7 @@ def timeline(placed: Placed, only: tuple[int, int] | None = None) -> Timeline:
 
     UsageError if no such step has an operation.
     """
-    steps = step_rows(placed)
+    steps = placed.told
     step = _typical([one for one in steps if only is None or only[0] <= one.number <= only[1]])
     inside = (placed.rows["step"] == steps.index(step)) & (placed.rows["start_ns"] != NO_ID)
     rows = placed.rows[inside].sort_values("start_ns", kind="stable")
