@@ -285,6 +285,7 @@ KERNEL = Kernel(
         ),
         "ring": Tolerance(because="states are copied"),
     },
+    updates=("ring",),
     examples=(
         Shape(((0, 5), (7, 4)), 2, 8, "fp4", 128),
         Shape(((3, 3), (0, 1), (1, 1)), 0, 2, "v41", 2),

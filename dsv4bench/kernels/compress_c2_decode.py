@@ -259,6 +259,7 @@ KERNEL = Kernel(
         ),
         "ring": EXACT,
     },
+    updates=("ring",),
     examples=(
         Shape((5, 8, 1), 1, 1, 2, "fp4", 128),
         Shape((3, 6), 5, 1, 8, "v41", 2, torch.int32),

@@ -161,6 +161,7 @@ KERNEL = Kernel(
         "slots": EXACT,
         "ring": EXACT,
     },
+    updates=("ring",),
     examples=(Shape(((0, 5), (7, 12)), 2, 8), Shape(((3, 3), (0, 1)), 0, 2)),
     providers=(torch_provider(reference),),
     bench=Bench(lambda rows, case: Shape(((8192, rows),), 0, 8), rows=(1024, 8192)),

@@ -190,6 +190,7 @@ KERNEL = Kernel(
     reference=reference,
     cost=cost,
     outputs={"pooled": EXACT, "group_positions": EXACT, "slots": EXACT, "ring": EXACT},
+    updates=("ring",),
     examples=(Shape((5, 4, 0, 1), 2, 2), Shape((8, 7, 33), 1, 8, torch.int32)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,

@@ -210,6 +210,7 @@ KERNEL = Kernel(
         "out": Tolerance(rtol=5e-3, atol=5e-3, because="exp is approximate (specification 3.8)"),
         "pool": EXACT,
     },
+    updates=("pool",),
     examples=(
         Shape(((0, 9), (6, 3), (253, 6)), 3, StateRing(4, 8, 256)),
         Shape(((120, 137), (0, 2)), 0, StateRing(128, 128, 256), INDEX_DIM),

@@ -165,10 +165,11 @@ class Kernel:
 
     `inputs(shape, generator)` makes every tensor of a call on the generator's device, outputs included;
     `reference(**tensors)` is the readable definition in plain torch and writes the outputs in place; `cost(tensors)`
-    counts the least work; `outputs` names each tensor that a call writes, with its tolerance; `examples` are shapes
-    that every provider must pass. `check_values(tensors)` raises a ValueError for a slot, id or length out of range; it
-    reads tensors, so it runs before a result is trusted and in debug mode, never inside a measured call. `bench`
-    says at which shapes it is timed; without it the examples are.
+    counts the least work; `outputs` names each tensor that a call writes, with its tolerance, and `updates` those of
+    them whose contents before the call change a result; `examples` are shapes that every provider must pass.
+    `check_values(tensors)` raises a ValueError for a slot, id or length out of range; it reads tensors, so it runs
+    before a result is trusted and in debug mode, never inside a measured call. `bench` says at which shapes it is
+    timed; without it the examples are.
     """
 
     name: str
@@ -180,6 +181,7 @@ class Kernel:
     providers: tuple[Provider, ...] = field(default=())
     check_values: Callable[[Tensors], None] = lambda tensors: None
     bench: Bench | None = None
+    updates: tuple[str, ...] = ()
 
     def provider(self, name: str) -> Provider:
         """Return the provider called `name`; KeyError names those that exist."""

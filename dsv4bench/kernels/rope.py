@@ -136,6 +136,7 @@ KERNEL = Kernel(
     cost=cost,
     # the interpreter's FMA rounds twice, which shows in one value of ten thousand (specification 9.1)
     outputs={"x": Tolerance(share=0.999, because="an FMA rounds once on a GPU and twice in the interpreter")},
+    updates=("x",),
     examples=(Shape(5, 4, 512, False), Shape(2, 64, 512, True), Shape(1, 3, 64, False), Shape(3, 16, 128, True)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check_values=check_values,

@@ -50,6 +50,13 @@ def test_a_provider_does_what_the_reference_does_and_nothing_else(name, number, 
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
+def test_the_updates_of_a_kernel_are_the_outputs_on_whose_contents_before_a_result_depends(name):
+    subject = kernel(name)
+    pure = [expected(name, number, "cpu").pure for number in range(len(subject.examples))]
+    assert set(subject.updates) == set(subject.outputs) - set.intersection(*pure)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
 def test_a_kernel_is_called_what_the_catalogue_calls_it(name):
     assert kernel(name).name == name
 
