@@ -21,8 +21,8 @@ from dsv4bench.profiling.graph_annotations import ANNOTATED, load_graph_annotati
 from dsv4bench.profiling.graphs import Pool, open_pool, padded_plan
 from dsv4bench.profiling.ledger import DEVICE_METRICS, OUTSIDE_OPS, CallLedger, Ledger
 from dsv4bench.profiling.replay_match import Replayed, match_replay
-from dsv4bench.profiling.traces.attribute import attribute, metric
-from dsv4bench.profiling.traces.model import Trace
+from dsv4bench.profiling.traces.attribute import attribute
+from dsv4bench.profiling.traces.columns import KERNEL, Trace
 from dsv4bench.profiling.triton_hook import TritonLaunches
 from dsv4bench.ranges import Silent
 from dsv4bench.results.agreement import Agreement, Key, Source, Values
@@ -190,8 +190,7 @@ def _replayed(replayed: Replayed) -> Source:
     found: dict[Key, Values] = {}
     for one in replayed.matched:
         if one.node is not None and one.attributed:
-            what = metric(one.operation)
-            _add(found, _key(one.node), tuple(int(what == each) for each in DEVICE_METRICS))
+            _add(found, _key(one.node), tuple(int(one.operation.metric == each) for each in DEVICE_METRICS))
     return Source("", found)
 
 
@@ -207,8 +206,8 @@ def _key(node: Node) -> Key:
 
 def _named(trace: Trace, names: set[str]) -> Trace:
     """Return a trace with the kernels of these names alone."""
-    kept = (one for one in trace.operations if one.kind == "kernel" and kernel_name(one.name) in names)
-    return replace(trace, operations=tuple(kept))
+    wanted = trace.names(trace.operations["name"]).map(lambda name: kernel_name(name) in names)
+    return replace(trace, operations=trace.operations[wanted & (trace.operations["kind"] == KERNEL)])
 
 
 def _breaks(trace: Trace) -> Source:

@@ -22,7 +22,7 @@ from dsv4bench.profiling.ledger import DEVICE_METRICS, CallLedger, Ledger, Row, 
 from dsv4bench.profiling.profiler import profile_trace
 from dsv4bench.profiling.replay_match import Replayed, match_replay
 from dsv4bench.profiling.traces.attribute import Coverage, attribute
-from dsv4bench.profiling.traces.model import Trace
+from dsv4bench.profiling.traces.columns import Trace
 from dsv4bench.ranges import Mark, RecordFunction, Several, Silent
 from dsv4bench.results.ledger_table import Graph, to_plain
 from dsv4bench.workloads.step import Piece, Step

@@ -13,8 +13,10 @@ from typing import Any
 
 from dsv4bench.profiling.ledger import OUTSIDE_OPS, Where
 from dsv4bench.profiling.replay_match import Replayed
-from dsv4bench.profiling.traces.attribute import METHOD, graph_launches, innermost_ranges
-from dsv4bench.profiling.traces.model import DeviceOp, Trace
+from dsv4bench.profiling.traces.attribute import METHOD, OurRanges
+from dsv4bench.profiling.traces.columns import NO_ID, Trace
+from dsv4bench.profiling.traces.ranges_of import graph_launch_rows, ranges_of
+from dsv4bench.profiling.traces.records import Record, records_of
 
 Row = dict[str, Any]
 SHOWN_REASONS = 3
@@ -38,7 +40,7 @@ class Place:
 class Placed:
     """A device operation, where it ran and belongs, and which piece of the step it is of; None: not known."""
 
-    operation: DeviceOp
+    operation: Record
     where: Where
     place: Place | None
     piece: int | None
@@ -65,17 +67,17 @@ def device_time(trace: Trace, replayed: Replayed, where: Where = "eager") -> dic
 
 def _launched(trace: Trace, where: Where) -> Iterator[Placed]:
     """Yield what the host launched one by one; the pieces are the stretches between graph launches."""
-    graphs = graph_launches(trace)
-    of_graphs, starts = {launch.correlation for launch in graphs}, [launch.start_ns for launch in graphs]
-    launches = {launch.correlation: launch for launch in trace.launches if launch.correlation not in of_graphs}
-    ranges = innermost_ranges(launches.values(), trace.annotations)
-    for operation in trace.operations:
-        if operation.correlation in of_graphs:
+    found = ranges_of(trace)
+    ours = OurRanges(trace, found)
+    calls_ns, graphs = trace.launches["start_ns"].to_numpy(), graph_launch_rows(trace)
+    starts = calls_ns[graphs].tolist()
+    for operation in records_of(trace):
+        if found.in_graph[operation.row]:
             continue
-        launch = launches.get(operation.correlation) if operation.correlation is not None else None
-        rng = ranges[launch.correlation] if launch else None
+        rng = ours.around(int(found.around[operation.row]))
         place = Place(rng.layer, rng.kv_source, rng.op or OUTSIDE_OPS) if rng else None
-        piece = 2 * bisect_left(starts, launch.start_ns) if launch else None
+        launched = operation.launch != NO_ID
+        piece = 2 * bisect_left(starts, calls_ns[operation.launch]) if launched else None
         yield Placed(operation, where, place, piece)
 
 
@@ -106,7 +108,7 @@ def _row_order(op: str, kv_source: int | None, where: Where) -> tuple[str, int, 
     return op, -1 if kv_source is None else kv_source, where
 
 
-def _gaps(operations: Iterable[DeviceOp]) -> Iterator[int]:
+def _gaps(operations: Iterable[Record]) -> Iterator[int]:
     """Yield for how long nothing ran before each operation, taken by start; the first one has no gap."""
     latest: int | None = None
     for operation in operations:
@@ -119,7 +121,7 @@ def _span(placed: Sequence[Placed]) -> int:
     return max(map(_end, operations)) - operations[0].start_ns if operations else 0
 
 
-def _end(operation: DeviceOp) -> int:
+def _end(operation: Record) -> int:
     return operation.start_ns + operation.duration_ns
 
 
@@ -140,7 +142,7 @@ def _piece(placed: Sequence[Placed], gaps: Sequence[int]) -> Row:
     return {
         "where": first.where,
         "name": _name([one.place for one in placed if one.place]),
-        "launches": len({one.operation.correlation for one in placed}),
+        "launches": len({one.operation.launch for one in placed}),
         "operations": len(placed),
         "device_ns": sum(map(attrgetter("operation.duration_ns"), placed)),
         "gap_ns": gaps[0],

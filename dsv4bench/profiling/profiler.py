@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from dsv4bench.profiling.traces import kineto
-from dsv4bench.profiling.traces.model import Trace
+from dsv4bench.profiling.traces import kineto_reader
+from dsv4bench.profiling.traces.columns import Trace
 
 
 def profile_trace(run: Callable[[], None], device: str) -> Trace:
@@ -26,4 +26,4 @@ def profile_trace(run: Callable[[], None], device: str) -> Trace:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "step.json"
         profiler.export_chrome_trace(str(path))
-        return kineto.read(path)
+        return kineto_reader.read(path)

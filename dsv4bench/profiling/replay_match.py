@@ -18,8 +18,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dsv4bench.profiling.traces.attribute import graph_launches, metric
-from dsv4bench.profiling.traces.model import DeviceOp, Trace
+from dsv4bench.profiling.traces.columns import Trace
+from dsv4bench.profiling.traces.ranges_of import graph_launch_rows
+from dsv4bench.profiling.traces.records import Record, records_of
 from dsv4bench.results.counts import DEVICE
 from dsv4bench.results.ledger_table import UNKNOWN, Graph, Node, kernel_name
 
@@ -37,7 +38,7 @@ NAMELESS: Key = ("kernels", UNKNOWN)
 class Matched:
     """One device record of a replay and the node that it ran: None where it is nobody's or could be several's."""
 
-    operation: DeviceOp
+    operation: Record
     node: Node | None
     ambiguous: bool = False
 
@@ -49,12 +50,12 @@ class Matched:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """One launch of a graph: its records by start, how they were matched, and how many nodes have no record.
+    """One launch of a graph, a row of `launches`: its records by start, how they matched, how many nodes have none.
 
     `why` says what did not fit where the records are not matched.
     """
 
-    correlation: int
+    launch: int
     matched: tuple[Matched, ...]
     method: str
     missing: int = 0
@@ -106,67 +107,65 @@ class Replayed:
 
 def match_replay(trace: Trace, graphs: Sequence[Graph]) -> Replayed:
     """Match the records of the graphs in `trace`, which holds one replay of all `graphs` or several in a row."""
-    launches = graph_launches(trace)
-    records: dict[int, list[DeviceOp]] = {launch.correlation: [] for launch in launches}
-    for operation in sorted(trace.operations, key=lambda operation: operation.start_ns):
-        if operation.correlation in records:
-            records[operation.correlation].append(operation)
-    if not graphs or len(launches) % len(graphs):
-        why = f"{len(launches)} graph launches, {len(graphs)} graphs captured"
-        return Replayed(tuple(_unmatched(correlation, own, why) for correlation, own in records.items()))
+    records: dict[int, list[Record]] = {launch: [] for launch in graph_launch_rows(trace).tolist()}
+    for record in records_of(trace):
+        if record.launch in records:
+            records[record.launch].append(record)
+    if not graphs or len(records) % len(graphs):
+        why = f"{len(records)} graph launches, {len(graphs)} graphs captured"
+        return Replayed(tuple(_unmatched(launch, own, why) for launch, own in records.items()))
     pairs = enumerate(records.items())
     return Replayed(tuple(_match(key, own, graphs[place % len(graphs)]) for place, (key, own) in pairs))
 
 
-def _unmatched(correlation: int, records: Sequence[DeviceOp], why: str) -> Launched:
-    return Launched(correlation, tuple(Matched(record, None) for record in records), NOT_AT_ALL, why=why)
+def _unmatched(launch: int, records: Sequence[Record], why: str) -> Launched:
+    return Launched(launch, tuple(Matched(record, None) for record in records), NOT_AT_ALL, why=why)
 
 
-def _match(correlation: int, records: Sequence[DeviceOp], graph: Graph) -> Launched:
+def _match(launch: int, records: Sequence[Record], graph: Graph) -> Launched:
     nodes = [node for node in graph if node.metric in DEVICE]
     by_id = _by_id(records, nodes)
     if by_id is not None:
         missing = len(nodes) - sum(one.node is not None for one in by_id)
-        return Launched(correlation, by_id, BY_ID, missing)
+        return Launched(launch, by_id, BY_ID, missing)
     known = {node.key for node in nodes}
     own = [record for record in records if _key(record) in known or NAMELESS in known]
     why = _difference(own, records, nodes)
     if why is not None:
-        return _unmatched(correlation, records, why)
+        return _unmatched(launch, records, why)
     several = len({record.stream for record in own}) > 1
     found = _by_name(own, nodes) if several else dict(zip(map(id, own), map(Matched, own, nodes), strict=True))
     matched = tuple(found.get(id(record), Matched(record, None)) for record in records)
-    return Launched(correlation, matched, BY_NAME if several else BY_ORDER)
+    return Launched(launch, matched, BY_NAME if several else BY_ORDER)
 
 
-def _key(record: DeviceOp) -> Key:
+def _key(record: Record) -> Key:
     """Return what a record shares with its node; a copy that was replayed as a kernel is a copy."""
-    what = metric(record)
-    return what, kernel_name(record.name) if what == "kernels" else ""
+    return record.metric, kernel_name(record.name) if record.metric == "kernels" else ""
 
 
-def _fits(record: DeviceOp, node: Node) -> bool:
+def _fits(record: Record, node: Node) -> bool:
     """Return whether the record may be the node: a kernel of any name where the bindings did not tell the node's."""
-    return node.key in (_key(record), NAMELESS if metric(record) == "kernels" else None)
+    return node.key in (_key(record), NAMELESS if record.metric == "kernels" else None)
 
 
-def _by_id(records: Sequence[DeviceOp], nodes: Sequence[Node]) -> tuple[Matched, ...] | None:
+def _by_id(records: Sequence[Record], nodes: Sequence[Node]) -> tuple[Matched, ...] | None:
     """Return the records with the nodes of their ids, or None where ids are missing or do not fit."""
     numbered = {node.number: node for node in nodes if node.number is not None}
     if not records or len(numbered) < len(nodes):
         return None
     found: list[Matched] = []
     for record in records:
-        if record.graph_node_id is None:
+        if record.graph_node <= 0:
             return None
-        node = numbered.pop(record.graph_node_id & _LOWER_HALF, None)  # a number is met once in a replay
+        node = numbered.pop(record.graph_node & _LOWER_HALF, None)  # a number is met once in a replay
         if node is not None and not _fits(record, node):
             return None
         found.append(Matched(record, node))
     return tuple(found) if any(one.node for one in found) else None
 
 
-def _difference(own: Sequence[DeviceOp], records: Sequence[DeviceOp], nodes: Sequence[Node]) -> str | None:
+def _difference(own: Sequence[Record], records: Sequence[Record], nodes: Sequence[Node]) -> str | None:
     """Return None if the records are the nodes, in order where they ran on one stream, else the first difference."""
     several = len({record.stream for record in own}) > 1
     captured = Counter(node.key for node in nodes)
@@ -177,7 +176,7 @@ def _difference(own: Sequence[DeviceOp], records: Sequence[DeviceOp], nodes: Seq
     return _another_order(own, nodes)
 
 
-def _another_number(own: Sequence[DeviceOp], records: Sequence[DeviceOp], captured: Counter[Key]) -> str | None:
+def _another_number(own: Sequence[Record], records: Sequence[Record], captured: Counter[Key]) -> str | None:
     seen = Counter(map(_key, own))
     for key, count in captured.items():
         if seen[key] != count:
@@ -187,7 +186,7 @@ def _another_number(own: Sequence[DeviceOp], records: Sequence[DeviceOp], captur
     return None
 
 
-def _another_order(own: Sequence[DeviceOp], nodes: Sequence[Node]) -> str | None:
+def _another_order(own: Sequence[Record], nodes: Sequence[Node]) -> str | None:
     for place, (record, node) in enumerate(zip(own, nodes, strict=True)):
         if not _fits(record, node):
             return f"record {place} is {_words(_key(record))}, {_words(node.key)} was captured there"
@@ -198,7 +197,7 @@ def _words(key: Key) -> str:
     return " ".join(word for word in key if word)
 
 
-def _by_name(records: Sequence[DeviceOp], nodes: Sequence[Node]) -> dict[int, Matched]:
+def _by_name(records: Sequence[Record], nodes: Sequence[Node]) -> dict[int, Matched]:
     """Match record by record in the order of each name; one stream keeps its order, several may not."""
     found: dict[int, Matched] = {}
     for key in dict.fromkeys(node.key for node in nodes):

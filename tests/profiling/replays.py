@@ -1,9 +1,9 @@
 """Traces of graph replays made by hand, and the ledger of the graphs that they replay."""
 
-from dsv4bench.profiling.traces.model import Annotation, DeviceOp, Launch, Trace
+from dsv4bench.profiling.traces.columns import NO_ID
 from dsv4bench.results.ledger_table import Node
+from tests.profiling.traces.made_rows import Made
 
-HOST = ("1", "1")
 EXEC = 7 << 32  # the upper half of ids: the graph that was instantiated
 
 
@@ -26,21 +26,32 @@ class Replay:
         self.ids = ids
         self.now_ns = 1000
         self.correlation = 0
-        self.operations, self.launches, self.annotations = [], [], []
+        self.made = Made()
+
+    @property
+    def operations(self):
+        """The rows of the operations so far, to be changed."""
+        return self.made.rows["operations"]
 
     def host(self, name, annotation=None):
         """One launch of the host, inside an annotation."""
         self.correlation += 1
         at_ns = self.correlation * 10
-        self.launches.append(Launch(name, at_ns, self.correlation, HOST))
+        self.made.launched(at_ns, self.correlation, name)
         if annotation is not None:
-            self.annotations.append(Annotation(annotation, at_ns - 1, at_ns + 1, HOST))
+            self.made.opened(annotation, at_ns - 1, at_ns + 1)
 
     def ran(self, name, kind="kernel", stream=7, number=None):
         """One record of the last launch."""
-        node_id = EXEC | number if self.ids and number is not None else None
-        self.operations.append(DeviceOp(kind, name, self.now_ns, 4, self.correlation, stream, node_id))
+        node_id = EXEC | number if self.ids and number is not None else NO_ID
+        self.made.ran(self.correlation, name, kind, self.now_ns, node=node_id, stream=stream)
+        self.last(4)
         self.now_ns += 10
+
+    def last(self, spent_ns, place=-1):
+        """One operation lasts so long."""
+        row = self.operations[place]
+        row["end_ns"] = row["start_ns"] + spent_ns
 
     def graph(self, graph):
         """One replay of a graph as Kineto writes it: copies are kernels with a name of their own."""
@@ -66,4 +77,4 @@ class Replay:
     @property
     def trace(self):
         """What was written."""
-        return Trace("made", tuple(self.operations), tuple(self.launches), tuple(self.annotations))
+        return self.made.trace()

@@ -1,7 +1,5 @@
 """Device time from a trace: sums per operation, and the gaps between the pieces of a replay."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +8,6 @@ from hypothesis import strategies as st
 from dsv4bench.profiling.device_time import device_time
 from dsv4bench.profiling.passes import run_group
 from dsv4bench.profiling.replay_match import Replayed, match_replay
-from dsv4bench.profiling.traces.model import Trace
 from dsv4bench.ranges import Range
 from dsv4bench.results.counts import incomplete
 from dsv4bench.results.ledger_table import read_ledger
@@ -107,14 +104,15 @@ def test_an_eager_step_has_no_pieces():
 
 
 def test_nothing_ran():
-    found = device_time(Trace("made", (), (), ()), Replayed())
+    found = device_time(Replay().trace, Replayed())
     assert (found["rows"], found["span_ns"], found["idle_ns"], found["unattributed_ns"]) == ([], 0, 0, 0)
 
 
 def test_overlapping_operations_leave_no_gap():
     made = replay()
-    long = tuple(replace(one, duration_ns=10_000) for one in made.operations)
-    found = timed(replace(made.trace, operations=long))
+    for place in range(len(made.operations)):
+        made.last(10_000, place)
+    found = timed(made.trace)
     assert found["idle_ns"] == 0
     assert sum(one["device_ns"] for one in found["rows"]) == 80_000
 
@@ -133,8 +131,10 @@ def test_sums_of_rows_and_of_pieces_are_the_total(loose, spent):
     for _ in range(loose):
         made.eager(None, "loose")
     durations = [*spent, *[3] * loose]
-    timed_operations = [replace(one, duration_ns=ns) for one, ns in zip(made.operations, durations, strict=True)]
-    found = timed(replace(made.trace, operations=tuple(timed_operations)))
+    assert len(durations) == len(made.operations)
+    for place, spent_ns in enumerate(durations):
+        made.last(spent_ns, place)
+    found = timed(made.trace)
     total = sum(durations)
     assert sum(one["device_ns"] for one in found["rows"]) + found["unattributed_ns"] == total
     assert sum(one["device_ns"] for one in found["pieces"]) == total

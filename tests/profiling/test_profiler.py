@@ -22,8 +22,9 @@ def marked_step(x):
 
 
 def test_ranges_come_back_from_the_profiler_nested_and_whole():
-    annotations = profile_trace(marked_step(torch.zeros(8)), "cpu").annotations
-    ours = {parse_range(found.name): found for found in annotations if parse_range(found.name)}
+    trace = profile_trace(marked_step(torch.zeros(8)), "cpu")
+    annotations = trace.annotations.assign(name=trace.names(trace.annotations["text"]))
+    ours = {parse_range(found.name): found for found in annotations.itertuples() if parse_range(found.name)}
     assert set(ours) == {Range(), ROPE}
     step, rope = ours[Range()], ours[ROPE]
     assert step.start_ns <= rope.start_ns <= rope.end_ns <= step.end_ns

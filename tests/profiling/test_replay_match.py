@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsv4bench.profiling.replay_match import BY_ID, BY_NAME, BY_ORDER, NOT_AT_ALL, match_replay
-from dsv4bench.profiling.traces.kineto import read
-from dsv4bench.profiling.traces.model import Trace
+from dsv4bench.profiling.traces.kineto_reader import read
 from tests.profiling.replays import EXEC, Replay, node, numbered
 from tests.profiling.traces.shared_traces import FOLDER, needs_traces
 
@@ -67,8 +66,7 @@ def test_a_kernel_is_known_by_its_mangled_and_its_plain_name():
 
 
 def renamed(trace, old, new):
-    changed = [replace(one, name=new) if one.name == old else one for one in trace.operations]
-    return replace(trace, operations=tuple(changed))
+    return replace(trace, strings=[new if name == old else name for name in trace.strings])
 
 
 @pytest.mark.parametrize("ids", [True, False], ids=["with ids", "without ids"])
@@ -105,8 +103,7 @@ def test_a_copy_that_ran_under_a_name_of_its_own_is_told():
 )
 def test_a_dropped_record_leaves_no_full_coverage(ids, expected, why):
     trace = written(ids).trace
-    kept = tuple(one for place, one in enumerate(trace.operations) if place != 1)
-    found = match_replay(replace(trace, operations=kept), LEDGER)
+    found = match_replay(replace(trace, operations=trace.operations.drop(index=1)), LEDGER)
     assert (counts(found), found.why) == (expected, why)
 
 
@@ -136,8 +133,8 @@ def test_a_nameless_kernel_does_not_take_the_place_of_a_foreign_or_dropped_one()
 
 def test_ids_that_do_not_fit_the_names_are_not_believed():
     trace = written(ids=True).trace
-    shifted = [replace(one, graph_node_id=EXEC | (one.graph_node_id + 1) & 0xFF) for one in trace.operations]
-    found = match_replay(replace(trace, operations=tuple(shifted)), LEDGER)
+    shifted = EXEC | (trace.operations["graph_node"] + 1) & 0xFF
+    found = match_replay(replace(trace, operations=trace.operations.assign(graph_node=shifted)), LEDGER)
     assert (found.method, ops(found)) == (BY_ORDER, WHOLE)
 
 
@@ -157,15 +154,17 @@ def test_a_node_outside_every_range_is_matched_and_not_attributed():
 def on_streams(graph, streams):
     replay = Replay()
     replay.graph(graph)
-    changed = [replace(one, stream=stream) for one, stream in zip(replay.operations, streams, strict=True)]
-    return Trace("made", tuple(changed), tuple(replay.launches), ())
+    for row, stream in zip(replay.operations, streams, strict=True):
+        row["stream"] = stream
+    return replay.trace
 
 
 def test_a_graph_of_several_streams_is_matched_name_by_name():
     graph = numbered(ROPE, STORE, COPY, ROPE)
     trace = on_streams(graph, [7, 8, 8, 7])
-    moved = replace(trace, operations=(trace.operations[1], trace.operations[2], *trace.operations[::3]))
-    found = match_replay(moved, (graph,))
+    earlier = trace.operations["start_ns"].where(trace.operations["stream"] == 7, trace.operations["start_ns"] - 500)
+    moved = trace.operations.assign(start_ns=earlier).sort_values("start_ns", ignore_index=True)
+    found = match_replay(replace(trace, operations=moved), (graph,))
     assert (found.method, counts(found)) == (BY_NAME, (4, 0, 0, 0))
 
 
@@ -177,8 +176,10 @@ def test_a_name_that_two_streams_and_two_places_share_is_ambiguous():
 
 def test_overlapping_kernels_are_ordered_by_start():
     replay = written()
-    long = [replace(one, duration_ns=500) for one in replay.operations]
-    found = match_replay(Trace("made", tuple(reversed(long)), tuple(replay.launches), ()), LEDGER)
+    for place in range(len(replay.operations)):
+        replay.last(500, place)
+    trace = replay.trace
+    found = match_replay(replace(trace, operations=trace.operations[::-1]), LEDGER)
     assert ops(found) == WHOLE
 
 
@@ -187,8 +188,10 @@ def test_equal_kernels_of_one_operation_keep_its_total_in_any_order(order, spent
     graph = numbered(ROPE, ROPE, ROPE, ROPE)
     replay = Replay()
     replay.graph(graph)
-    timed = [replace(one, duration_ns=ns) for one, ns in zip(replay.operations, spent, strict=True)]
-    found = match_replay(replace(replay.trace, operations=tuple(timed[i] for i in order)), (graph,))
+    for place, spent_ns in enumerate(spent):
+        replay.last(spent_ns, place)
+    trace = replay.trace
+    found = match_replay(replace(trace, operations=trace.operations.iloc[order]), (graph,))
     totals = Counter()
     for one in found.matched:
         totals[one.node.op] += one.operation.duration_ns

@@ -72,7 +72,8 @@ class Coverage:
 class RangesOf:
     """The range of every operation of a trace: arrays with an entry for each row of `operations`.
 
-    `launch` is the row of the launch, `around` the row of the annotation around the launch, `range` that of the
+    `launch` is the row of the launch, `around` the row of the annotation around the launch (`at_launch`: the same for
+    each row of `launches`), `range` that of the
     annotation that the operation belongs to, `method` a code of `METHODS`; NO_ID: none. `parents` has for each
     annotation the one around it. `notes` are sentences on what had to be assumed.
     """
@@ -80,6 +81,7 @@ class RangesOf:
     trace: Trace
     launch: Rows
     around: Rows
+    at_launch: Rows
     range: Rows
     method: Rows
     in_graph: Rows
@@ -147,7 +149,17 @@ def ranges_of(trace: Trace, kind: int = PUSH_POP) -> RangesOf:
     method = np.where(found == NO_ID, NOT_AT_ALL, np.where(in_graph, BY_CAPTURE, BY_LAUNCH)).astype(np.int8)
     found = np.where(ambiguous, NO_ID, found)
     return RangesOf(
-        trace, launch, around, found, method, in_graph, ambiguous, opened.parents, _lost(trace, launch), opened.notes
+        trace=trace,
+        launch=launch,
+        around=around,
+        at_launch=at,
+        range=found,
+        method=method,
+        in_graph=in_graph,
+        ambiguous=ambiguous,
+        parents=opened.parents,
+        lost=_lost(trace, launch),
+        notes=opened.notes,
     )
 
 
@@ -174,7 +186,7 @@ def graph_launch_rows(trace: Trace) -> Rows:
     calls = trace.launches
     graphs: Rows = np.flatnonzero(matching(trace, calls["name"].to_numpy(), _GRAPH_LAUNCH))
     graphs = graphs[np.argsort(calls["start_ns"].to_numpy()[graphs], kind="stable")]
-    again = calls.iloc[graphs].duplicated(["process", "correlation"]).to_numpy()
+    again = calls.iloc[graphs].duplicated(["process", "correlation"], keep="last").to_numpy()
     return np.asarray(graphs[~again])
 
 
