@@ -1,0 +1,247 @@
+"""The doctor: a healthy trace has no finding, each planted fault has its own, with the numbers behind it."""
+
+import numpy as np
+import pytest
+
+from dsv4bench.profiling.traces.columns import NO_ID, table
+from dsv4bench.profiling.traces.doctor import examine
+from dsv4bench.profiling.traces.labels import label
+from dsv4bench.profiling.traces.open_trace import open_trace
+from dsv4bench.profiling.traces.placed import place
+from dsv4bench.profiling.traces.ranges_of import ranges_of
+from tests.profiling.traces.shared_traces import FOLDER, needs_traces
+from tests.profiling.traces.timed_steps import ALL, Timed, steps_of
+
+
+def placed(trace):
+    found = ranges_of(trace)
+    return place(found, label(trace, found))
+
+
+def found_in(trace):
+    """Return the findings by code."""
+    return {finding.code: finding for finding in examine([placed(trace)])}
+
+
+def healthy():
+    """Return a Timed of four equal steps whose kernels follow each other closely."""
+    made = Timed()
+    for step in range(4):
+        begin = step * 10_000
+        made.range(f"step{step}", begin, begin + 9_000)
+        for at in range(3):
+            made.launched(f"kernel{at}", begin + 20 * at, begin + 1_000 + 110 * at, begin + 1_100 + 110 * at)
+    return made
+
+
+def test_a_healthy_trace_has_no_finding():
+    assert examine([placed(healthy().trace())]) == []
+
+
+def graphs_as_wholes():
+    made = healthy()
+    runs = {"start_ns": [0, 1_000], "end_ns": [780, 1_780], "process": [0, 0], "device": [0, 0], "correlation": [1, 2]}
+    return made.trace(graph_runs=table("graph_runs", runs), recorded=ALL | {"graph_runs"})
+
+
+def importer_too_old():
+    return Timed().trace(recorded=(), facts={"collected": "Cuda, NvtxEvents"}, format="nsys")
+
+
+def host_alone():
+    made = Timed()
+    made.call("cudaLaunchKernel", 10)
+    return made.trace(recorded=("launches", "annotations"))
+
+
+def capture_alone():
+    made = Timed()
+    made.call("cudaStreamBeginCapture_v10000", 0)
+    for at in range(5):
+        made.call("cudaLaunchKernel", 100 + 10 * at)
+    made.call("cudaStreamEndCapture", 500)
+    return made.trace(recorded=("launches",))
+
+
+def kernels_lost():
+    made = healthy()
+    for at in range(10):
+        made.call("cudaLaunchKernel", 40_000 + at * 20)
+    return made.trace()
+
+
+def empty_graphs():
+    made = healthy()
+    made.call("cudaGraphLaunch_v10000", 50_000)
+    return made.trace()
+
+
+def no_launches():
+    return Timed().op("a", 10, 20).op("b", 20, 30).trace(recorded=ALL - {"launches"})
+
+
+def launched_before():
+    return healthy().op("early", 5, 10, 999_999).trace()
+
+
+def graph_of_before():
+    made = healthy()
+    graph = made.call("cudaGraphLaunch", 50_000)
+    return made.op("a", 50_100, 50_200, graph).op("b", 50_200, 50_300, graph).trace()
+
+
+def never_closed():
+    return healthy().range("open", 100, NO_ID).trace()
+
+
+def clocks_apart():
+    return healthy().launched("early", 9_000, 4_000, 4_100).trace()
+
+
+def overlapping():
+    return healthy().launched("dependent", 30, 1_300, 1_500).launched("next", 31, 1_450, 1_600).trace()
+
+
+def without_duration():
+    made = healthy().launched("none", 40, 1_330, 1_330)
+    return made.launched("lost", 41, NO_ID, NO_ID).trace()
+
+
+def loop_without_flush():
+    made = Timed()
+    for at in range(25):
+        made.launched("gemm", 10 * at, 1_000 + 100 * at, 1_090 + 100 * at)
+    return made.trace()
+
+
+def flush_inside():
+    made = Timed()
+    for step in range(4):
+        begin = step * 1_000_000
+        made.range(f"step{step}", begin, begin + 900_000)
+        made.launched("fill", begin, begin + 1_000, begin + 251_000, kind="set")
+        made.launched("gemm", begin + 20, begin + 251_000, begin + 256_000)
+    return made.trace()
+
+
+def waiting_for_launches():
+    made = Timed().range("step0", 0, 100_000)
+    for at in range(10):  # kernels of 2 us every 8 us, each launched just before it runs
+        made.launched(f"k{at % 3}", 8_000 * at + 100, 8_000 * at + 200, 8_000 * at + 2_200)
+    return made.trace()
+
+
+def last_step_cut():
+    return steps_of(4, kernels=3, last_kernels=1).trace()
+
+
+def uneven():
+    made = healthy()
+    return made.launched("extra", 10_100, 11_500, 11_600).trace()
+
+
+CASES = {
+    "graph-mode-hides-kernels": (graphs_as_wholes, True, {"graph_runs": 2, "graph_ns": 1_560}),
+    "collected-but-absent": (importer_too_old, True, {"collected": "Cuda, NvtxEvents"}),
+    "kernels-not-recorded": (host_alone, True, {"kernel_launches": 1}),
+    "capture-not-run": (capture_alone, True, {"captured_launches": 5, "kernels": 0}),
+    "launches-without-kernels": (kernels_lost, True, {"kernel_launches": 10, "graph_launches": 0}),
+    "no-launch-rows": (no_launches, False, {"operations": 2}),
+    "kernels-without-launch": (launched_before, False, {"without_launch": 1}),
+    "capture-before-window": (graph_of_before, False, {"replayed": 2, "without_range": 2}),
+    "unclosed-ranges": (never_closed, False, {"ranges": 1}),
+    "clock-skew": (clocks_apart, False, {"operations": 1, "most_ns": 5_000}),
+    "overlap-on-one-stream": (overlapping, False, {"operations": 2, "most_ns": 50}),
+    "zero-duration-kernels": (without_duration, False, {"kernels": 2, "without_start": 1}),
+    "no-l2-flush": (loop_without_flush, False, {"in_a_row": 25, "kernel": "gemm"}),
+    "flush-in-step": (flush_inside, False, {"fills": 4}),
+    "launch-bound": (waiting_for_launches, False, {"waiting_ns": 54_000, "span_ns": 74_000}),
+    "cut-steps": (last_step_cut, False, {"cut": 1}),
+    "uneven-steps": (uneven, False, {"least": 3, "most": 4}),
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_each_fault_has_its_finding_with_its_numbers(code):
+    make, wrong, evidence = CASES[code]
+    finding = found_in(make())[code]
+    assert finding.wrong is wrong
+    assert evidence.items() <= dict(finding.evidence).items()
+    assert finding.command
+
+
+def test_a_graph_launch_without_a_kernel_is_lost_too():
+    evidence = found_in(empty_graphs())["launches-without-kernels"].evidence
+    assert (evidence["kernel_launches"], evidence["graph_launches"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("repair", "wrong"),
+    [
+        ("the gzip stream ends early after 10 of its 20 bytes", True),
+        ("events of another kind, left out: 3", True),
+        ("a byte order mark stands before the JSON; it was skipped", False),
+    ],
+    ids=["cut", "left-out", "harmless"],
+)
+def test_a_repair_makes_counts_wrong_where_something_is_lost(repair, wrong):
+    finding = found_in(healthy().trace(repairs=(repair,)))["repaired"]
+    assert (finding.wrong, finding.text) == (wrong, repair)
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        ({"world_size": "8"}, "one-of-N-processes"),
+        ({"python_functions": "1000"}, "python-stacks-dominate"),
+        ({"warnings": "No CUDA events collected."}, "profiler-warnings"),
+    ],
+    ids=["rank", "stacks", "warnings"],
+)
+def test_what_a_file_says_of_itself_is_a_finding(facts, code):
+    assert list(found_in(healthy().trace(facts=facts))) == [code]
+
+
+@pytest.mark.parametrize("facts", [{"world_size": "1"}, {"python_functions": "3"}, {"api_calls_skipped": "true"}])
+def test_a_fact_that_harms_nothing_is_none(facts):
+    assert found_in(healthy().trace(facts=facts)) == {}
+
+
+def test_findings_that_make_counts_wrong_come_first():
+    trace = overlapping()
+    wrong = [finding.wrong for finding in examine([placed(kernels_lost()), placed(trace)])]
+    assert wrong == sorted(wrong, reverse=True)
+
+
+def test_findings_of_ranks_name_their_rank():
+    ranks = [placed(healthy().trace(rank=0)), placed(kernels_lost())]
+    (finding,) = examine(ranks)
+    assert finding.text.startswith("rank 1: ")
+    assert finding.evidence["rank"] == 1
+
+
+def test_no_count_of_a_finding_is_a_numpy_number():
+    for make, _, _ in CASES.values():
+        values = [value for finding in examine([placed(make())]) for value in finding.evidence.values()]
+        assert not [value for value in values if isinstance(value, np.generic)]
+
+
+REAL = {
+    "h200/probe_old_importer_lost_tables.sqlite": "collected-but-absent",
+    "real/ZhangXin8069-qcu/runtime_without_kernels.sqlite": "kernels-not-recorded",
+    "real/IhorAtlanov-assignment2-systems/no_cuda_at_all.sqlite": "collected-but-absent",
+    "real/facebookresearch-HolisticTraceAnalysis/cpu_only_rank34.json.gz": "kernels-not-recorded",
+    "broken/01_truncated_gzip.json.gz": "repaired",
+    "broken/02_truncated_json.json": "repaired",
+    "broken/15_kernels_without_correlation.json": "kernels-without-launch",
+    "broken/16_clock_skew_kernels_5ms_early.json": "clock-skew",
+    "broken/34_nvtx_unclosed_crossthread_textid.sqlite": "unclosed-ranges",
+}
+
+
+@needs_traces
+@pytest.mark.corpus
+@pytest.mark.parametrize("name", REAL)
+def test_real_and_broken_traces_have_their_findings(name):
+    (trace,) = open_trace(FOLDER / name)
+    assert REAL[name] in found_in(trace)
