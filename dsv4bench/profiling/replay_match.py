@@ -18,15 +18,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dsv4bench.profiling.traces import ranges_of
 from dsv4bench.profiling.traces.columns import Trace
-from dsv4bench.profiling.traces.ranges_of import graph_launch_rows
+from dsv4bench.profiling.traces.ranges_of import METHODS, graph_launch_rows
 from dsv4bench.profiling.traces.records import Record, records_of
 from dsv4bench.results.counts import DEVICE
 from dsv4bench.results.ledger_table import UNKNOWN, Graph, Node, kernel_name
 
-BY_ID = "node ids"
-BY_ORDER = "order (inferred)"
-BY_NAME = "order of each name (inferred)"
+BY_ID = METHODS[ranges_of.BY_NODE_ID]
+BY_ORDER = METHODS[ranges_of.BY_ORDER]
+BY_NAME = METHODS[ranges_of.BY_NAME]
 NOT_AT_ALL = "not matched"
 _LOWER_HALF = 0xFFFFFFFF
 

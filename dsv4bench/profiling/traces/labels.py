@@ -2,8 +2,10 @@
 
 1. The ranges around it, read by patterns: the innermost that tells a layer or source, and the innermost that tells an
    operation; ours say all three. In a range that is not ours a known kernel's name says the operation.
-2. Where no range tells a layer: the sequence of kernels, checked against a geometry (`infer_layers.py`) and against
-   the layers that ranges tell.
+2. In replays of graphs that a record of ours has captured: the capture ledger, by node ids or order
+   (`replay_match.py`).
+3. Where neither tells a layer: the sequence of kernels, checked against a geometry (`infer_layers.py`) and against the
+   layers that are told.
 
 A geometry adds the kv_source and the ratio to a layer.
 """
@@ -17,12 +19,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dsv4bench.profiling.replay_match import Replayed, match_replay
 from dsv4bench.profiling.traces.columns import NO_ID, Codes, Trace
 from dsv4bench.profiling.traces.infer_layers import Inferred, infer
 from dsv4bench.profiling.traces.kernel_ops import CODES, OPS, kernel_codes
 from dsv4bench.profiling.traces.range_patterns import KNOWN, Patterns, Place
-from dsv4bench.profiling.traces.ranges_of import BY_SEQUENCE, Coverage, RangesOf, coverage
+from dsv4bench.profiling.traces.ranges_of import BY_SEQUENCE, METHODS, Coverage, RangesOf, coverage
 from dsv4bench.ranges import PREFIX
+from dsv4bench.results.ledger_table import Graph
 from dsv4bench.workloads.geometry import Geometry
 
 Rows = npt.NDArray[Any]
@@ -64,15 +68,19 @@ def label(
     patterns: Patterns = KNOWN,
     geometry: Geometry | None = None,
     infer_from: Geometry | None = None,
+    graphs: Sequence[Graph] = (),
 ) -> Labels:
     """Return where the operations of a trace belong; `found` are their ranges.
 
-    `infer_from` is the geometry to infer layers from where ranges do not tell them; None infers nothing.
+    `infer_from` is the geometry to infer layers from where nothing tells them, None infers nothing; `graphs` are the
+    captured graphs of a record (`read_ledger`) whose replays the trace shows.
     """
     kernels = kernel_codes(trace, patterns.op_of)
     told = _Told(trace, found, patterns)
     told.name_kernels(kernels)
     notes = found.notes
+    if graphs:
+        notes += told.replay(match_replay(trace, graphs))
     if infer_from is not None and len(kernels) and not told.placed.all():
         notes += told.infer(infer(trace, infer_from, kernels), infer_from)
     if geometry is not None:
@@ -122,6 +130,19 @@ class _Told:
         """Let a kernel's name say the operation where no range of ours does; a name of several as a last resort."""
         weak = np.isin(kernels, [CODES[op] for op in WEAK]) & (self.op != NO_ID)
         self._take_ops(kernels, OPS, (kernels != NO_ID) & ~weak & ~self.own)
+
+    def replay(self, found: Replayed) -> tuple[str, ...]:
+        """Take the places of captured nodes for what replays ran and no range tells; return what did not match."""
+        placed = self.placed
+        for launch in found.launches:
+            for one in launch.matched:
+                row, node = one.operation.row, one.node
+                if node is None or not node.placed or placed[row]:
+                    continue
+                self.layer[row], self.kv_source[row] = _code(node.layer), _code(node.kv_source)
+                self.op[row] = NO_ID if node.op is None else self.ops[node.op]
+                self.own[row], self.method[row] = True, METHODS.index(launch.method)
+        return tuple(f"not matched with the capture ledger: {why}" for why in found.why)
 
     def infer(self, found: Inferred | str, geometry: Geometry) -> tuple[str, ...]:
         """Take inferred layers where none are known; return the notes on why they were not inferred or not used."""

@@ -10,6 +10,7 @@ from dsv4bench.profiling.traces.range_patterns import KNOWN, Pattern, Patterns
 from dsv4bench.profiling.traces.ranges_of import ranges_of
 from dsv4bench.ranges import Range
 from dsv4bench.workloads.geometry import V41_FLASH
+from tests.profiling.replays import Replay, node, numbered
 from tests.profiling.traces.made_rows import Made
 
 
@@ -88,6 +89,28 @@ def test_the_step_of_a_replay_is_that_of_its_launch():
     labels = labelled(made, patterns=patterns)
     assert rows(labels)[0][0] == 4
     assert labels.step.tolist() == [1]
+
+
+PROJECT = numbered(node("q_norm", "_rms_norm", layer=3), node("o_proj_b", "gemm", layer=19, kv_source=14))
+
+
+@pytest.mark.parametrize(("ids", "method"), [(True, "node ids"), (False, "order (inferred)")], ids=["ids", "order"])
+def test_replays_of_a_record_take_the_places_of_its_ledger(ids, method):
+    replay = Replay(ids)
+    replay.graph(PROJECT)
+    replay.eager(Range(0, 5, 2, 2, "combine"), "_combine")
+    labels = label(replay.trace, ranges_of(replay.trace), geometry=V41_FLASH, graphs=(PROJECT,))
+    assert rows(labels) == [(3, 2, 2, "q_norm"), (19, 14, 2, "o_proj_b"), (5, 2, 2, "combine")]
+    assert labels.coverage.method == f"launch correlation + {method}"
+    assert labels.coverage.complete
+
+
+def test_replays_of_other_graphs_stay_in_graphs_and_say_so():
+    replay = Replay()
+    replay.graph(PROJECT)
+    labels = label(replay.trace, ranges_of(replay.trace), graphs=(PROJECT[::-1],))
+    assert labels.coverage.in_graphs == 2
+    assert labels.notes[0].startswith("not matched with the capture ledger: segment 0: record 0 is kernels _rms_norm")
 
 
 def test_a_trace_whose_ranges_tell_no_layer_has_the_coverage_of_its_ranges_and_says_why():
