@@ -28,7 +28,7 @@ from dsv4bench.profiling.traces.ranges_of import ranges_of
 from dsv4bench.profiling.traces.review import chosen_operations, review
 from dsv4bench.results.reviews import Finding
 from dsv4bench.results.trace_diffs import TraceDiff
-from dsv4bench.workloads.geometry import geometry
+from dsv4bench.workloads.geometry import Geometry, geometry
 
 OK, FAILED, UNATTRIBUTED, NOTHING = 0, 1, 3, 4
 REVIEW_AXES = ("layer", "kv_source", "op", "kernel", "range", "stream")
@@ -53,7 +53,7 @@ class Reading:
         kind = _one_of("--nvtx-kind", self.nvtx_kind, tuple(KINDS))
         patterns = KNOWN if self.patterns is None else read_map(self.patterns)
         layers = geometry(self.geometry) if self.geometry else None
-        inferred = None if self.infer == OFF else geometry(self.infer)
+        inferred = None if self.infer == OFF else _inferred(self.infer)
         found = []
         for trace in open_trace(path):
             ranges = ranges_of(trace, KINDS[kind])
@@ -174,6 +174,13 @@ def _draw(placed: Placed, only: tuple[int, int] | None, file: Path) -> None:
 
     save_timeline(timeline(placed, only), file)
     print(file, file=sys.stderr)
+
+
+def _inferred(name: str) -> Geometry:
+    try:
+        return geometry(name)
+    except UsageError as error:
+        raise UsageError(str(error).replace("--geometry", "--infer").replace("known: ", f"known: {OFF}, ")) from None
 
 
 def _steps(text: str) -> tuple[int, int] | None:

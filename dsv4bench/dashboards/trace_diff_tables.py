@@ -56,17 +56,16 @@ def _row_table(diff: TraceDiff, everything: bool) -> Table:
     keys = list(diff.rows[0].keys) if diff.rows else [diff.axis]
     columns = (
         *(Column(key, (key,), right=key in RIGHT) for key in keys),
-        Column("launches a step", ("before", "before_most", "after", "after_most")),
-        Column(f"{unit} a step", ("before_ns", "after_ns")),
-        Column("diff", ("difference_ns",)),
-        Column("spread", ("before_least_ns", "before_most_ns", "after_least_ns", "after_most_ns")),
+        Column("launches", ("before", "before_most", "after", "after_most")),
+        Column(unit, ("before_ns", "after_ns")),
+        Column("diff", ("difference_ns", "before_least_ns", "before_most_ns", "after_least_ns", "after_most_ns")),
         Column("share", ("before_share", "after_share")),
     )
     most = len(diff.rows) if everything else MOST_ROWS
     ordered = sorted(diff.rows, key=lambda row: not row.changed)  # what launches otherwise comes first
     more = [f"{len(diff.rows) - most} more rows: --csv or --json"] if len(diff.rows) > most else []
     notes = [
-        "counts are exact; times are medians over whole steps, spread is their farthest step",
+        "counts are exact; times are medians over whole steps, ± is the farthest step",
         *more,
         nothing_added_text(diff),
     ]
@@ -76,6 +75,7 @@ def _row_table(diff: TraceDiff, everything: bool) -> Table:
 
 def _row(row: DiffRow, scale: int) -> tuple[Cell, ...]:
     counts = arrow(between(row.before.least, row.before.most), between(row.after.least, row.after.most))
+    reach = max(map(_reach, (row.before_ns, row.after_ns)))
     difference = row.after_ns.median - row.before_ns.median
     times = [format_in_unit(span.median, scale) for span in (row.before_ns, row.after_ns)]
     limits = (row.before_ns.least, row.before_ns.most, row.after_ns.least, row.after_ns.most)
@@ -83,8 +83,9 @@ def _row(row: DiffRow, scale: int) -> tuple[Cell, ...]:
         *(cell(value, "-" if value is None else kernel_title(str(value), KEY_LETTERS)) for value in row.keys.values()),
         Cell(counts, (row.before.least, row.before.most, row.after.least, row.after.most)),
         Cell(" -> ".join(times), (row.before_ns.median, row.after_ns.median)),
-        cell(difference, format_in_unit(difference, scale, signed=True)),
-        Cell(f"±{format_in_unit(max(map(_reach, (row.before_ns, row.after_ns))), scale)}", limits),
+        Cell(
+            f"{format_in_unit(difference, scale, signed=True)} ±{format_in_unit(reach, scale)}", (difference, *limits)
+        ),
         Cell(format_percent(row.after_share), (row.before_share, row.after_share)),
     )
 
