@@ -36,7 +36,7 @@ BY_ORDER: Mapping[tuple[int, str], tuple[tuple[str, ...], ...]] = {
 }
 _BY_PLACE = ("rms_norm", "gemm", "rope")
 _NAMED = dict.fromkeys(name for choices in BY_ORDER.values() for names in choices for name in names)
-INFERRED_OPS = (*OPS, *_NAMED, "break_copy", "load_input")
+INFERRED_OPS = (*OPS, *_NAMED, "break_copy", "zero_padding", "load_input")
 _OF = {op: code for code, op in enumerate(INFERRED_OPS)}
 
 
@@ -67,7 +67,7 @@ def ops_of_layers(found: Landmarks, kernels: Rows, copies: Rows) -> Rows:
     stretch = np.zeros(len(kernels), dtype=np.int64)
     for border in (borders.entries, borders.stores, borders.attention):
         stretch += at >= border[found.visit]
-    op = np.where(np.isin(kernels, [CODES[name] for name in (*_BY_PLACE, "gemm_part")]), NO_ID, kernels)
+    op = np.where(np.isin(kernels, [CODES[name] for name in (*_BY_PLACE, "gemm_part", "fill")]), NO_ID, kernels)
     visits = pd.Series(found.visit)
     for (wanted, kernel), choices in BY_ORDER.items():
         rows = np.flatnonzero(inside & (stretch == wanted) & (kernels == CODES[kernel]))
@@ -76,23 +76,39 @@ def ops_of_layers(found: Landmarks, kernels: Rows, copies: Rows) -> Rows:
         for names in choices:
             fits = size == len(names)
             op[rows[fits]] = np.array([_OF[name] for name in names])[nth[fits]]
-    _after_their_like(op, kernels, copies)
+    _after_their_like(op, kernels)
+    _returned(op, kernels, copies, found, stretch)
     copied_in = inside & copies & (at < borders.begins[found.visit])
     op[copied_in] = _OF["load_input"]
     _pools(op, kernels, found, stretch)
     return np.where(inside, op, NO_ID)
 
 
-def _after_their_like(op: Rows, kernels: Rows, copies: Rows) -> None:
-    """Name what goes with the kernel before it: the sum of a split GEMM, the store of packed keys, a break's copy."""
+def _after_their_like(op: Rows, kernels: Rows) -> None:
+    """Name what goes with the kernel before it: the sum of a split GEMM, the store of packed keys."""
     following, before = np.arange(1, len(op)), np.arange(len(op) - 1)
     parts = following[kernels[following] == CODES["gemm_part"]]
     op[parts] = op[parts - 1]
     packs = (kernels[following] == CODES["store"]) & (kernels[before] == CODES["index_pack"])
     op[following[packs]] = _OF["index_pack"]
-    makers = [CODES[name] for name in ("gemm", "gemm_part", "sparse_attention", "paged_attention")]
-    returns = np.isin(kernels[before], makers)
-    op[following[copies[following] & returns]] = _OF["break_copy"]
+
+
+def _returned(op: Rows, kernels: Rows, copies: Rows, found: Landmarks, stretch: Rows) -> None:
+    """Name what a break does with what it returns: a copy into the static buffer, and zeros in the rows of padding.
+
+    Projections are all copied or none is, so that a copy behind the last of them alone is another operation's.
+    """
+    following, before = np.arange(1, len(op)), np.arange(len(op) - 1)
+    behind_gemm = copies[following] & np.isin(kernels[before], [CODES["gemm"], CODES["gemm_part"]])
+    first = (stretch[before] == MIDDLE) & (op[before] == _OF["compress_proj"])
+    first |= (stretch[before] == MIDDLE) & (op[before] == _OF["index_q_proj"])
+    copied = np.zeros(len(found.borders.begins), dtype=bool)
+    copied[found.visit[before[first & behind_gemm]]] = True
+    attention = np.isin(kernels[before], [CODES[name] for name in ("sparse_attention", "paged_attention")])
+    returns = (copies[following] & attention) | (behind_gemm & copied[found.visit[before]])
+    op[following[returns]] = _OF["break_copy"]
+    fills = kernels[following] == CODES["fill"]
+    op[following[fills & (attention | (op[before] == _OF["break_copy"]))]] = _OF["zero_padding"]
 
 
 def _pools(op: Rows, kernels: Rows, found: Landmarks, stretch: Rows) -> None:

@@ -52,7 +52,8 @@ KERNELS: tuple[tuple[str, re.Pattern[str]], ...] = (
     *((op, re.compile(rf"(?:^|::)(?:{names})$")) for op, names in _NAMES),
     ("gemm", re.compile(r"gemm|nvjet|gemv|cutlass::device_kernel|xmma", re.IGNORECASE)),
 )
-OPS = (*dict.fromkeys(op for op, _ in KERNELS), "dequant_swa")
+_FILL = "FillFunctor"
+OPS = (*dict.fromkeys(op for op, _ in KERNELS), "fill", "dequant_swa")
 CODES = {op: code for code, op in enumerate(OPS)}
 ATTENTION = ("sparse_attention", "paged_attention")  # one of them runs once a layer
 
@@ -61,6 +62,8 @@ ATTENTION = ("sparse_attention", "paged_attention")  # one of them runs once a l
 def op_of(name: str) -> str | None:
     """Return the operation of a kernel of this name, None for one that is not known."""
     plain = kernel_name(name)
+    if _FILL in name:  # a template argument, which the plain name has no more
+        return "fill"
     return next((op for op, pattern in KERNELS if pattern.search(plain)), None)
 
 

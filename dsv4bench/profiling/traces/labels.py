@@ -30,7 +30,7 @@ from dsv4bench.results.ledger_table import Graph
 from dsv4bench.workloads.geometry import Geometry
 
 Rows = npt.NDArray[Any]
-WEAK = ("rms_norm", "rope", "gemm", "gemm_part", "store", "fake_quant")  # several operations have such kernels
+WEAK = ("rms_norm", "rope", "gemm", "gemm_part", "store", "fake_quant", "fill")  # several operations have such kernels
 
 
 @dataclass(frozen=True, slots=True)

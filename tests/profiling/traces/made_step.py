@@ -12,6 +12,8 @@ from tests.profiling.traces.made_rows import Made
 GEMM = "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT"
 FLASH = "void sm90::fwd::sparse_attn_fwd_kernel<512, true>(sm90::fwd::Params)"
 SGLANG = "sglang::jit::(anonymous namespace)"
+COPY = "Memcpy DtoD (Device -> Device)"
+FILL = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<c10::BFloat16> >(int)"
 # operation -> its kernels; an operation that is not here is one GEMM
 TRITON = {
     "input_norm": ["_rms_norm"],
@@ -23,8 +25,7 @@ TRITON = {
     "norm_rope_store": ["_norm_rope_store"],
     "compress_c1": ["_compress_c1"],
     "compress_c2": ["_compress_c2"],
-    "compress_pool": ["void at::native::elementwise_kernel<128, 4>(int)"] * 5
-    + ["void at::native::reduce_kernel<512>()"],
+    "compress_pool": [COPY, FILL, *["void at::native::elementwise_kernel<128, 4>(int)"] * 4, COPY],
     "index_key": ["_index_key"],
     "index_query": ["_index_query"],
     "index_logits": ["_index_logits", "_index_logits"],
@@ -41,8 +42,9 @@ TRITON = {
     "fake_quant": ["_fake_quant"],
     "index_pack": ["_pack", "_store"],
     "o_proj_a": [GEMM, "void cublasLt::splitKreduce_kernel<32, 16, int>(cublasLt::cublasSplitKParams)"],
-    "load_input": ["Memcpy DtoD (Device -> Device)"],
-    "break_copy": ["Memcpy DtoD (Device -> Device)"],
+    "load_input": [COPY],
+    "break_copy": [COPY],
+    "zero_padding": [FILL],
 }
 UPSTREAM = TRITON | {
     "input_norm": ["void rmsnorm_warp_kernel<256, __nv_bfloat16>(int)"],
@@ -83,13 +85,11 @@ def source_ops(kind, compressor="fused"):
 
 
 def layer_ops(kind, reuse="on", compressor="fused", packed=False, copies=False):
-    """Return the operations of a layer in order; `copies` are those of a graph's breaks."""
+    """Return the operations of a layer in order; with `copies` its breaks copy and pad what they return."""
     found = ["load_input"] if kind.layer == 0 else []
     found += ["input_norm", "qkv_proj", "q_norm", "q_proj", "q_rope", "norm_rope_store"]
     for op in source_ops(kind, compressor):
-        found += (
-            [op, "break_copy"] if copies and op in ("compress_proj", "index_q_proj", "index_weights_proj") else [op]
-        )
+        found += [op, "break_copy", "zero_padding"] if copies and op in PROJECTIONS else [op]
     if packed:
         found += ["window_slots"] if kind.layer == 20 else []
         found += ["compressed_slots"] if kind.owns_index else []
@@ -98,7 +98,7 @@ def layer_ops(kind, reuse="on", compressor="fused", packed=False, copies=False):
         found += ["combine"] if kind.ratio or kind.layer == 0 else []
         found += ["dequant_compressed"] if kind.ratio and (reuse == "off" or kind.owns_kv) else []
         found += ["dequant_swa", "sparse_attention"]
-    return [*found, *(["break_copy"] if copies else []), "inverse_rope", "o_proj_a", "o_proj_b"]
+    return [*found, *(["break_copy", "zero_padding"] if copies else []), "inverse_rope", "o_proj_a", "o_proj_b"]
 
 
 def step_ops(geometry=V41_FLASH, late="off", **options):
@@ -114,7 +114,8 @@ def step_ops(geometry=V41_FLASH, late="off", **options):
         yield from ((kind, op) for op in layer_ops(own, packed=packed, **options))
 
 
-BREAKS = ("combine", "dequant_compressed", "dequant_swa", "sparse_attention", "break_copy", "compress_proj")
+CORE = ("combine", "dequant_compressed", "dequant_swa", "sparse_attention")
+BREAKS = (*CORE, "break_copy", "zero_padding", *PROJECTIONS)
 
 
 def step_trace(ops, steps=2, names=TRITON, ranges=True, breakable=False, between=()):

@@ -14,7 +14,7 @@ from dsv4bench.profiling.traces.labels import label
 from dsv4bench.profiling.traces.ranges_of import ranges_of
 from dsv4bench.workloads.geometry import V41_FLASH
 from tests.profiling.traces.made_rows import Made
-from tests.profiling.traces.made_step import BREAKS, TRITON, UPSTREAM, step_ops, step_trace
+from tests.profiling.traces.made_step import BREAKS, CORE, TRITON, UPSTREAM, step_ops, step_trace
 
 RECORDED = Path(__file__).resolve().parents[2] / "data" / "traces"
 
@@ -57,6 +57,25 @@ def test_what_runs_between_two_steps_belongs_to_no_layer():
     between = ("lm_head", "sample", "Memcpy DtoH")
     trace, truth = step_trace(list(step_ops()), ranges=False, between=between)
     assert inferred(trace) == truth
+
+
+EXPERTS = ["void rmsnorm_warp_kernel<256>(int)", "nvjet_router", "moe_align", "nvjet_grouped", "silu_and_mul"]
+
+
+@pytest.mark.parametrize("names", [TRITON, UPSTREAM], ids=["triton", "sglang and flash_mla"])
+def test_the_experts_of_a_whole_model_belong_to_the_layer_before_them(names):
+    """A serving engine runs a norm, GEMMs and kernels of other names between two attention stacks."""
+    ops = []
+    for kind in V41_FLASH.layers:
+        ops += [(kind, op) for owner, op in step_ops(reuse="off") if owner is kind]
+        ops.append((kind, "experts"))
+    trace, truth = step_trace(ops, names=names | {"experts": EXPERTS}, ranges=False, between=("lm_head",))
+    found = inferred(trace)
+    assert [(layer, step) for layer, _, step in found] == [(layer, step) for layer, _, step in truth]
+    told = (*CORE, "compress_c2", "q_norm")
+    assert [one for one, other in zip(found, truth, strict=True) if other[1] in told] == [
+        other for other in truth if other[1] in told
+    ]
 
 
 def cut(ops, first, last):
