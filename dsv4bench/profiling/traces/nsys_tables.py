@@ -12,7 +12,7 @@ import os
 import re
 import sqlite3
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from dsv4bench.errors import TraceFormatError
 from dsv4bench.profiling.traces.columns import NO_ID
+from dsv4bench.profiling.traces.sqlite_pages import NotSimple, read_pages
 
 Integers = npt.NDArray[np.int64]
 MAGIC = b"SQLite format 3\0"
@@ -91,19 +92,19 @@ class Tables:
     def integers(self, table: str, required: Sequence[str], optional: Sequence[str] = ()) -> Rows:
         """Return columns of a table; NULL is NO_ID in an optional one.
 
-        A row whose value is no whole number of 64 bits, or NULL in a required column, is left out. Where the file is
-        damaged, the rows before the damage are returned.
+        A row whose value is no whole number of 64 bits, or NULL where that is not allowed, is left out. Of a damaged
+        file the readable rows are returned.
         """
         known = self.columns(table)
-        wanted = [*required, *(column for column in optional if column in known)]
-        fields = [
-            f"IFNULL({_quoted(column)}, {NO_ID})" if column in optional and known[column] else _quoted(column)
-            for column in wanted
-        ]
-        values, left_out, damage = self._scan(f"SELECT rowid, {', '.join(fields)} FROM {_quoted(table)}", len(wanted))
-        ordered = np.flatnonzero(np.diff(values[:, 0]) <= 0)
-        if len(ordered):  # an index of pages that leads in a circle, or into another table
-            values, damage = values[: ordered[0] + 1], "its rows are out of order"
+        wanted = dict.fromkeys(required, False)
+        wanted.update({column: known[column] for column in optional if column in known})
+        try:
+            values, left_out, damage = self._pages(table, wanted)
+        except (NotSimple, *_DAMAGED):
+            values, left_out, damage = self._scan(table, wanted)
+        later = values[1:, 0] > np.maximum.accumulate(values[:-1, 0])
+        if not later.all():  # an index of pages that leads in a circle, or into another table
+            values, damage = values[np.concatenate(([True], later))], damage or "its rows are out of order"
         if left_out:
             self.repairs.append(
                 f"{said(table)}: {counted(left_out, 'row')} left out, without whole numbers where they belong"
@@ -136,8 +137,26 @@ class Tables:
             return self.connection.execute(f"SELECT {fields} FROM {_quoted(table)}").fetchall()
         return []
 
-    def _scan(self, query: str, columns: int) -> tuple[Integers, int, str | None]:
-        """Return the rows of a query as one array, how many were left out, and what ended the reading early."""
+    def _pages(self, table: str, wanted: Mapping[str, bool]) -> tuple[Integers, int, str | None]:
+        """Return the rows of {column: may be NULL}, how many were left out and what is damaged, from the file's pages.
+
+        Raises NotSimple where SQLite must read them.
+        """
+        query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
+        (root,) = self.connection.execute(query, (table,)).fetchone() or (None,)
+        stored = self.connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchall()
+        if not isinstance(root, int) or any(key or generated for *_, key, generated in stored):
+            raise NotSimple  # a virtual table, or columns that are not where the others are
+        places = {str(column[1]): place for place, column in enumerate(stored)}
+        found = read_pages(self.path, root, [(places[column], null) for column, null in wanted.items()])
+        damaged = {"page": found.damaged_pages, "row": found.damaged_rows}
+        words = " and ".join(counted(count, what) for what, count in damaged.items() if count)
+        return found.values, found.left_out, f"{words} damaged" if words else None
+
+    def _scan(self, table: str, wanted: Mapping[str, bool]) -> tuple[Integers, int, str | None]:
+        """Return the same row by row through SQLite, which ends at the first damage."""
+        fields = [f"IFNULL({_quoted(column)}, {NO_ID})" if null else _quoted(column) for column, null in wanted.items()]
+        query, columns = f"SELECT {', '.join(['rowid', *fields])} FROM {_quoted(table)}", len(wanted)
         values, width, left_out, damage = array("q"), columns + 1, 0, None
         try:
             cursor = self.connection.execute(query)
@@ -159,7 +178,7 @@ class Tables:
         with suppress(*_DAMAGED):
             total = self.connection.execute(f"SELECT MAX(rowid) FROM {_quoted(table)}").fetchone()[0]
         of = f" of about {total}" if isinstance(total, int) and total > read else ""
-        return f"only the first {read}{of} rows can be read" if read else "no row can be read"
+        return f"only {read}{of} rows can be read" if read else "no row can be read"
 
 
 @contextmanager
