@@ -43,6 +43,10 @@ Infer = Annotated[
 NvtxKind = Annotated[
     str, typer.Option("--nvtx-kind", metavar="push-pop|start-end", help="Which NVTX ranges hold what is launched.")
 ]
+Ledger = Annotated[
+    Path | None,
+    typer.Option("--ledger", metavar="RECORDS", help="Records whose captured graphs the trace replays: their nodes."),
+]
 Allow = Annotated[bool, typer.Option("--allow-unattributed", help="Exit with 0 where operations have no place.")]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw one step as .png or .svg.")]
 Unlike = Annotated[bool, typer.Option("--allow-unlike", help="Show numbers of unlike traces, labelled.")]
@@ -65,13 +69,14 @@ def review(
     geometry: Geometry = "",
     infer: Infer = "v41-flash",
     nvtx_kind: NvtxKind = "push-pop",
+    ledger: Ledger = None,
     allow: Allow = False,
     plot: Plot = None,
 ) -> None:
     """Say what a trace holds: findings, steps, launches per operation and kv_source, kernels, copies, gaps, ranks."""
     from dsv4bench.cli_trace_run import Reading, run_review
 
-    reading = Reading(patterns, geometry, infer, nvtx_kind)
+    reading = Reading(patterns, geometry, infer, nvtx_kind, ledger)
     form = _form(as_json, as_csv, as_md)
     raise typer.Exit(run_review(path, reading, by, steps, form, allow, plot))
 
@@ -88,13 +93,14 @@ def diff(
     geometry: Geometry = "",
     infer: Infer = "v41-flash",
     nvtx_kind: NvtxKind = "push-pop",
+    ledger: Ledger = None,
     allow: Allow = False,
     unlike: Unlike = False,
 ) -> None:
     """Compare two traces: launches exactly, times as medians over steps, new and gone kernels; like with like only."""
     from dsv4bench.cli_trace_run import Reading, run_diff
 
-    reading = Reading(patterns, geometry, infer, nvtx_kind)
+    reading = Reading(patterns, geometry, infer, nvtx_kind, ledger)
     raise typer.Exit(run_diff(before, after, reading, by, _form(as_json, as_csv, as_md), allow, unlike))
 
 

@@ -16,6 +16,7 @@ from dsv4bench.dashboards.table import Table
 from dsv4bench.dashboards.tables import show_tables
 from dsv4bench.dashboards.trace_diff_tables import diff_tables, likeness_table
 from dsv4bench.errors import UsageError, nearest
+from dsv4bench.profiling.replay_match import fitting
 from dsv4bench.profiling.traces.columns import PUSH_POP, START_END
 from dsv4bench.profiling.traces.diff import diff
 from dsv4bench.profiling.traces.doctor import examine
@@ -26,7 +27,9 @@ from dsv4bench.profiling.traces.placed import Placed, place
 from dsv4bench.profiling.traces.range_patterns import KNOWN, read_map
 from dsv4bench.profiling.traces.ranges_of import ranges_of
 from dsv4bench.profiling.traces.review import chosen_operations, review
+from dsv4bench.results.ledger_table import Graph, read_ledger
 from dsv4bench.results.reviews import Finding
+from dsv4bench.results.store import read_records
 from dsv4bench.results.trace_diffs import TraceDiff
 from dsv4bench.workloads.geometry import Geometry, geometry
 
@@ -41,12 +44,13 @@ MOST = 0.5  # of the operations
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How ranges are read: a file of patterns, geometries by name, and the kind of NVTX ranges."""
+    """How ranges are read: a file of patterns, geometries by name, the kind of NVTX ranges, records with ledgers."""
 
     patterns: Path | None
     geometry: str
     infer: str
     nvtx_kind: str
+    ledger: Path | None = None
 
     def placed(self, path: Path) -> list[Placed]:
         """Return the traces of a file or folder with everything joined, one a rank."""
@@ -54,10 +58,12 @@ class Reading:
         patterns = KNOWN if self.patterns is None else read_map(self.patterns)
         layers = geometry(self.geometry) if self.geometry else None
         inferred = None if self.infer == OFF else _inferred(self.infer)
+        ledgers = [] if self.ledger is None else _ledgers(self.ledger)
         found = []
         for trace in open_trace(path):
             ranges = ranges_of(trace, KINDS[kind])
-            found.append(place(ranges, label(trace, ranges, patterns, layers, inferred), kind == "start-end"))
+            labels = label(trace, ranges, patterns, layers, inferred, fitting(trace, ledgers))
+            found.append(place(ranges, labels, kind == "start-end"))
         return found
 
 
@@ -103,6 +109,15 @@ def run_doctor(path: Path, reading: Reading, as_json: bool) -> int:
     else:
         show_tables([finding_table(findings)], "table", sys.stdout)
     return FAILED if any(one.wrong for one in findings) else OK
+
+
+def _ledgers(path: Path) -> list[tuple[Graph, ...]]:
+    """Return the capture ledgers of a file or folder of records; UsageError where no record has one."""
+    records = read_records(path).records
+    found = [read_ledger(record.capture_ledger) for record in records if record.capture_ledger]
+    if not found:
+        raise UsageError(f"--ledger {path}: no record of {len(records)} holds a capture ledger; --graph keeps one")
+    return found
 
 
 def _axes(ranks: Sequence[Placed], asked: str) -> list[str]:

@@ -119,6 +119,11 @@ def match_replay(trace: Trace, graphs: Sequence[Graph]) -> Replayed:
     return Replayed(tuple(_match(key, own, graphs[place % len(graphs)]) for place, (key, own) in pairs))
 
 
+def fitting(trace: Trace, ledgers: Sequence[Sequence[Graph]]) -> Sequence[Graph]:
+    """Return the graphs of the ledger that tells most of what graphs replayed in `trace`, the first of equals."""
+    return max(ledgers, key=lambda graphs: match_replay(trace, graphs).attributed, default=())
+
+
 def _unmatched(launch: int, records: Sequence[Record], why: str) -> Launched:
     return Launched(launch, tuple(Matched(record, None) for record in records), NOT_AT_ALL, why=why)
 
