@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +32,7 @@ class Source:
         return self.path.name == "__init__.py"
 
 
+@cache
 def read(path: Path) -> Source:
     text = path.read_text(encoding="utf-8")
     return Source(path, text, ast.parse(text, filename=str(path)))
@@ -57,9 +59,14 @@ def own_imports(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: relative import"
             found.update(imported(node))
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+        elif isinstance(node, ast.Call) and called(node.func).endswith("import_module") and node.args:
             found.add(literal_start(node.args[0]).rstrip("."))
     return {name for name in found if name.split(".")[0] == "dsv4bench"}
+
+
+def called(function: ast.expr) -> str:
+    """Return the last part of the name that is called."""
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def imported(node: ast.ImportFrom) -> Iterator[str]:

@@ -131,11 +131,16 @@ def test_names_say_what_a_file_holds(source):
 
 
 def calls_print(tree: ast.AST) -> bool:
-    return any(isinstance(node, ast.Call) and ast.unparse(node.func) == "print" for node in ast.walk(tree))
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(isinstance(function, ast.Name) and function.id == "print" for function in calls)
 
 
 def reads_environment(tree: ast.AST) -> bool:
-    attributes = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    attributes = {
+        f"{node.value.id}.{node.attr}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     return bool(attributes & {"os.environ", "os.getenv", "os.putenv"} or names & {"environ", "getenv"})
 

@@ -71,7 +71,7 @@ def ran(cells, of=None):
         ("right", "ok", None),
         ("wrong", "wrong", r"against torch: out: .*first at \[3, 511\]"),
         ("touches", "wrong", "against torch: weight: "),
-        ("raises", "failed", "RuntimeError: no such shape"),
+        ("raises", "failed", r".*own\.py:\d+: RuntimeError: no such shape"),
     ],
 )
 def test_only_a_right_result_has_a_speed(group, function, status, reason):
@@ -167,7 +167,8 @@ def test_a_record_holds_shape_cost_ceilings_and_how_it_was_timed(group):
     lane.loops[COLD] = replace(lane.loops[COLD], launches=2.0)
     assert record(lane, found, BEST).kernel["launches"] == 2.0
     assert one.timing["calls"] == {COLD: found.lanes[1].loops[COLD].calls, HOT: 1}
-    assert one.note == ["a note"]
+    assert one.note[0] == "a note"
+    assert re.fullmatch(r"sha256 of .*own\.py:right: [0-9a-f]{16}", one.note[1])
     assert "too few samples" in one.flags
     assert [check["name"] for check in one.checks] == ["against torch", "timed calls against eager ones"]
     assert speed(one).cold.value == one.samples_ns[COLD][0]

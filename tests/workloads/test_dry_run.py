@@ -42,13 +42,21 @@ def test_sampling_by_its_own_rule_takes_ten():
 
 def test_forwards_add_up_and_graph_refusals_are_told():
     load = Load((Request(0, 0, 20_480),))
-    cell = replace(ONE, load=load, variant=Variant(graph=True))
+    cell = replace(ONE, load=load, variant=Variant(graph=True, break_outputs="static"))
     (found,) = planned((cell,), 3)
     chunks = [Request(0, 0, 8192), Request(0, 8192, 8192), Request(0, 16_384, 4096)]
     assert found.refusals == ("context 20480 is over the graph's limit of 16384",)
     assert (found.buckets, found.padded_rows) == ((8192, 8192), 20_480)
     assert found.step_ns == pytest.approx(sum(ns(chunk) for chunk in chunks))
     assert found.saved_rows == sum(reuse_saving(V41_FLASH, Batch((c,)), Variant()).rows for c in chunks)
+
+
+def test_copies_of_what_breaks_return_take_time_in_a_graph_alone():
+    def step_ns(**switches):
+        (found,) = planned((replace(ONE, variant=Variant(**switches)),), 3)
+        return found.step_ns
+
+    assert step_ns(graph=True, break_outputs="copy") > step_ns(graph=True, break_outputs="static") == step_ns()
 
 
 def test_ranks_run_one_after_another_and_the_slowest_makes_the_step():
