@@ -36,7 +36,8 @@ def timeline(placed: Placed, only: tuple[int, int] | None = None) -> Timeline:
         )
         for value, part in ((value, rows[rows[key] == value]) for value in np.unique(rows[key]))
     ]
-    title = f"{placed.trace.source}: step {step.number} ({step.name})"
+    file = placed.trace.source.rstrip("/").rsplit("/", 1)[-1]
+    title = f"{file}: {step.name}"
     return Timeline(title, lanes, SOURCES if by_source else STREAMS)
 
 

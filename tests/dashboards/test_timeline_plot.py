@@ -1,0 +1,57 @@
+"""The picture of a step: lanes, colours, and files that are the same for the same step."""
+
+import pytest
+
+from dsv4bench.dashboards.timeline_plot import COLOURS, OTHERS, save_timeline, timeline_figure
+from dsv4bench.errors import UsageError
+from dsv4bench.results.timelines import Lane, Timeline
+
+SOURCES = Timeline(
+    "trace.json: step0",
+    (
+        Lane("kv_source 2", [0, 20_000], [10_000, 5_000], ["dequant", "attention"]),
+        Lane("no kv_source", [30_000], [4_000], ["output"]),
+    ),
+    "kv_source and operation",
+)
+
+
+def test_every_lane_has_its_bars_at_their_times():
+    figure = timeline_figure(SOURCES)
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["kv_source 2", "no kv_source"]
+    extents = [bars.get_paths() for bars in axes.collections]
+    assert [[(path.get_extents().x0, path.get_extents().x1) for path in paths] for paths in extents] == [
+        [(0, 10), (20, 25)],
+        [(30, 34)],
+    ]
+
+
+def test_the_legend_names_each_operation_with_its_time_the_longest_first():
+    (axes,) = timeline_figure(SOURCES).axes
+    texts = [entry.get_text() for entry in axes.get_legend().get_texts()]
+    assert texts == ["dequant: 10 us", "attention: 5 us", "output: 4 us"]
+
+
+def test_more_operations_than_colours_share_one():
+    count = len(COLOURS) + 3
+    lane = Lane("stream 7", list(range(count)), [1_000 - at for at in range(count)], [f"k{at}" for at in range(count)])
+    (axes,) = timeline_figure(Timeline("t", (lane,), "stream and kernel")).axes
+    texts = [entry.get_text() for entry in axes.get_legend().get_texts()]
+    assert len(texts) == len(COLOURS) + 1
+    assert texts[-1].startswith(OTHERS)
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg"])
+def test_the_same_step_gives_the_same_bytes(tmp_path, ending):
+    files = [tmp_path / f"{name}{ending}" for name in ("a", "b")]
+    for file in files:
+        save_timeline(SOURCES, file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_another_ending_and_a_folder_that_is_not_there_are_one_line(tmp_path):
+    with pytest.raises(UsageError, match=r"ends in \.png or \.svg"):
+        save_timeline(SOURCES, tmp_path / "step.pdf")
+    with pytest.raises(UsageError, match="cannot write the figure"):
+        save_timeline(SOURCES, tmp_path / "missing" / "step.png")
