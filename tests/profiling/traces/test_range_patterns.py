@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from dsv4bench.errors import UsageError
@@ -105,3 +107,11 @@ def test_a_mistake_in_a_map_names_file_entry_and_value(tmp_path, text, message):
 def test_a_map_that_is_not_there_is_a_plain_error(tmp_path):
     with pytest.raises(UsageError, match=r"absent\.toml: cannot be read as TOML: .*No such file"):
         read_map(tmp_path / "absent.toml")
+
+
+def test_the_example_of_the_documentation_is_a_map(tmp_path):
+    page = (Path(__file__).resolve().parents[3] / "docs" / "attribution.md").read_text(encoding="utf-8")
+    added = read_map(written(tmp_path, page.partition("```toml\n")[2].partition("```")[0]))
+    assert added.read("decoder_7/rope") == Place(layer=7, op="rope")
+    assert added.read("unpack extra cache") == Place(op="dequant_compressed")
+    assert added.op_of("my_sparse_fwd") == "sparse_attention"
