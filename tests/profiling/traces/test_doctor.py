@@ -1,5 +1,7 @@
 """The doctor: a healthy trace has no finding, each planted fault has its own, with the numbers behind it."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from dsv4bench.profiling.traces.placed import place
 from dsv4bench.profiling.traces.ranges_of import ranges_of
 from tests.profiling.traces.shared_traces import FOLDER, needs_traces
 from tests.profiling.traces.timed_steps import ALL, Timed, steps_of
+from tests.source_tree import ROOT
 
 
 def placed(trace):
@@ -224,6 +227,17 @@ def test_no_count_of_a_finding_is_a_numpy_number():
     for make, _, _ in CASES.values():
         values = [value for finding in examine([placed(make())]) for value in finding.evidence.values()]
         assert not [value for value in values if isinstance(value, np.generic)]
+
+
+def test_the_page_names_every_code_and_whether_it_makes_counts_wrong():
+    rooms = [ROOT / "dsv4bench" / "profiling" / "traces" / f"doctor_{name}.py" for name in ("counts", "times")]
+    codes = re.findall(r'Finding\(\s*"([\w-]+)"', "".join(room.read_text(encoding="utf-8") for room in rooms))
+    page = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `([\w-]+)` \| (yes|no|where rows were lost) \|", page, re.MULTILINE))
+    assert sorted(told) == sorted(codes)
+    assert {code: told[code] for code in CASES} == {
+        code: "yes" if wrong else "no" for code, (_, wrong, _) in CASES.items()
+    }
 
 
 REAL = {
