@@ -8,12 +8,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-# a text ends at its quotation mark; the second reading lets only a mark before , : } or ] end one
+# A text ends at its quotation mark; the loose reading lets only a mark before , : } or ] end one. What is right is
+# matched in long stretches (no group), because each match costs a call.
+_RIGHT_TEXT = r'"[^"\\\x00-\x1f]*"'
+_AN_END = r"\s*[,:}\]]"
+_RIGHT_REST = r'[^"a-z+-]|[+-](?![in])|\b(?:true|false|null)\b'
 _TEXT = r'"(?:[^"\\]|\\.)*"'
-_TEXT_WITH_MARKS = r'"(?:[^"\\]|\\(?!"\s*[,:}\]])[^"]|\\"(?!\s*[,:}\]])|"(?!\s*[,:}\]]))*\\?"'
+_TEXT_WITH_MARKS = rf'"(?:[^"\\]|\\(?!"{_AN_END})[^"]|\\"(?!{_AN_END})|"(?!{_AN_END}))*\\?"'
 _LITERAL = r"[-+]?\b(?:nan|inf(?:inity)?)\b(?:\([a-z]*\))?"
-_STRICT = re.compile(f"({_TEXT})|({_LITERAL})", re.DOTALL | re.IGNORECASE)
-_LOOSE = re.compile(f"({_TEXT_WITH_MARKS})|({_LITERAL})", re.DOTALL | re.IGNORECASE)
+_FLAGS = re.DOTALL | re.IGNORECASE
+_STRICT = re.compile(rf"(?:{_RIGHT_TEXT}|{_RIGHT_REST})+|({_TEXT})|({_LITERAL})", _FLAGS)
+_LOOSE = re.compile(rf"(?:{_RIGHT_TEXT}(?={_AN_END})|{_RIGHT_REST})+|({_TEXT_WITH_MARKS})|({_LITERAL})", _FLAGS)
 _ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _MARK = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|"')
 _CONTROL = re.compile(r"[\x00-\x1f]")
@@ -34,10 +39,10 @@ def mended(text: str, loose: bool, counts: Counter[str]) -> str:
     """Return the text with its mistakes mended and count them; `loose` also mends quotation marks inside texts."""
 
     def mend(match: re.Match[str]) -> str:
-        if match.group(1) is None:
-            counts["literal"] += 1
-            return "null"
-        return _mended_text(match.group(1)[1:-1], loose, counts)
+        inside, literal = match.groups()
+        if inside is not None:
+            return _mended_text(inside[1:-1], loose, counts)
+        return match.group() if literal is None else _replaced(counts, "literal", "null")
 
     return (_LOOSE if loose else _STRICT).sub(mend, text)
 

@@ -7,6 +7,7 @@ that a file with one mistake costs little more than a whole one.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -24,6 +25,7 @@ _LIST = re.compile(rb'"traceEvents"\s*:\s*')
 _CUT = re.compile(rb"\}[\s,]*(?=\{)")
 _RUN = 256  # pieces decoded at once
 _JOINED = 16  # pieces that one event may be cut into
+_SHOWN = 20  # bytes of a strange place in a message
 _FILLER = " \t\r\n,"
 _SCANNER = json.JSONDecoder()
 _OUTSIDE_TEXTS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -68,17 +70,17 @@ def _start_of_list(text: bytes, path: Path) -> int:
     found = _LIST.search(text) if text[first : first + 1] == b"{" else None
     if found is None:
         word = "a list of events or a mapping with the list 'traceEvents'"
-        raise TraceFormatError(f"{path}: byte {first}: expected {word}, found {_shown(text[first:])}")
-    if text[found.end() : found.end() + 1] != b"[":
-        raise TraceFormatError(
-            f"{path}: byte {found.end()}: expected the list 'traceEvents', found {_shown(text[found.end() :])}"
-        )
-    return found.end() + 1
+        raise TraceFormatError(f"{path}: byte {first}: expected {word}, found {_shown(text[first : first + _SHOWN])}")
+    start = found.end()
+    if text[start : start + 1] != b"[":
+        shown = _shown(text[start : start + _SHOWN])
+        raise TraceFormatError(f"{path}: byte {start}: expected the list 'traceEvents', found {shown}")
+    return start + 1
 
 
 def _shown(text: bytes) -> str:
     """Return the first characters of a text for a message."""
-    return repr(text[:20].decode("utf-8", "replace")) if text.strip() else "the end of the file"
+    return repr(text[:_SHOWN].decode("utf-8", "replace")) if text.strip() else "the end of the file"
 
 
 class _Reading:
@@ -112,7 +114,7 @@ class _Reading:
                 piece = last
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                 while piece < last and not self.closed:
-                    piece = self._one(piece)
+                    piece = self._whole(piece) or self._one(piece)
 
     def _opened(self) -> bool:
         """Look at what stands before the first event: nothing, or the end of an empty list, or something strange."""
@@ -127,30 +129,48 @@ class _Reading:
             self._drop(self.start, _shown(strange.encode()))
         return True
 
+    def _whole(self, piece: int) -> int | None:
+        """Read the piece if it is an event as it stands; return the piece after it."""
+        try:
+            self.events.append(self.decoders.event.decode(self.text[self.starts[piece] : self.ends[piece]]))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+        return piece + 1
+
     def _one(self, piece: int) -> int:
-        """Read the event that begins with this piece; return the piece after it."""
+        """Read the event that begins with this piece and is to be mended; return the piece after it."""
         start = self.starts[piece]
-        for last in range(piece, min(piece + _JOINED, len(self.starts))):
-            raw = self.text[start : self.ends[last]]
-            for loose in (False, True):
-                counts: Counter[str] = Counter()
-                try:
-                    text = mended(raw.decode(), loose, counts)
-                    end = _SCANNER.raw_decode(text)[1]
-                    event = self._event(text[:end].encode(), counts)
-                except (ValueError, msgspec.MsgspecError, RecursionError):
-                    continue
-                self.counts += counts
-                self.events.append(event)
-                self._after(text[end:], self.ends[last])
-                return last + 1
-            if not _is_open(raw):
-                break
-        if self.ends[piece] == len(self.text) and _is_open(self.text[start:]):
+        lasts, is_open = self._last_pieces(piece)
+        for last, loose in itertools.product(lasts, (False, True)):
+            counts: Counter[str] = Counter()
+            try:
+                text = mended(self.text[start : self.ends[last]].decode(), loose, counts)
+                end = _SCANNER.raw_decode(text)[1]
+                event = self._event(text[:end].encode(), counts)
+            except (ValueError, msgspec.MsgspecError, RecursionError):
+                continue
+            self.counts += counts
+            self.events.append(event)
+            self._after(text[end:], self.ends[last])
+            return last + 1
+        if is_open and self.ends[piece] == len(self.text):
             self.cut = True  # inside its last event, which is what a file that ends early looks like
         else:
-            self._drop(start, _shown(self.text[start:]))
+            self._drop(start, _shown(self.text[start : start + _SHOWN]))
         return piece + 1
+
+    def _last_pieces(self, piece: int) -> tuple[list[int], bool]:
+        """Return the pieces that an event may end with, and whether its first piece leaves it open."""
+        depth, inside = _balance(self.text[self.starts[piece] : self.ends[piece]], False)
+        lasts, is_open = [piece], depth > 0 or inside
+        for last in range(piece + 1, min(piece + _JOINED, len(self.starts))):
+            if depth <= 0 and not inside:
+                break
+            change, inside = _balance(self.text[self.starts[last] : self.ends[last]], inside)
+            depth += change
+            if depth <= 0 and not inside:
+                lasts.append(last)
+        return lasts, is_open
 
     def _event(self, raw: bytes, counts: Counter[str]) -> Event:
         """Return an event; a field of a type that it cannot have is left out and counted."""
@@ -214,10 +234,11 @@ class _Reading:
             return {}
 
 
-def _is_open(raw: bytes) -> bool:
-    """Return whether a piece ends inside an object or a text, so that the next piece may belong to it."""
-    outside = _OUTSIDE_TEXTS.sub(b"", raw)
-    return b'"' in outside or outside.count(b"{") > outside.count(b"}")
+def _balance(piece: bytes, inside: bool) -> tuple[int, bool]:
+    """Return how many more objects a piece opens than it closes, and whether it ends inside a text, as it may begin."""
+    outside = _OUTSIDE_TEXTS.sub(b"", b'"' + piece if inside else piece)
+    before, mark, _ = outside.partition(b'"')
+    return before.count(b"{") - before.count(b"}"), bool(mark)
 
 
 def _coerced(given: dict[str, Any], counts: Counter[str]) -> Event:
