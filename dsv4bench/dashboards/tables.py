@@ -15,6 +15,7 @@ from dsv4bench.dashboards.kernel_tables import kernel_tables
 from dsv4bench.dashboards.markdown import markdown
 from dsv4bench.dashboards.memory_tables import memory_tables
 from dsv4bench.dashboards.rank_tables import rank_tables
+from dsv4bench.dashboards.redundancy_tables import redundancy_tables
 from dsv4bench.dashboards.render import csv_text, plain, write_terminal
 from dsv4bench.dashboards.table import Table
 from dsv4bench.dashboards.time_tables import step_tables
@@ -38,6 +39,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         *operation_tables(reuse),
         *step_tables(reuse),
         *device_tables(reuse),
+        *redundancy_tables(reuse),
         *memory_tables(reuse),
         *graph_tables(reuse),
         *rank_tables(reuse),

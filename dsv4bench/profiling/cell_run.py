@@ -15,6 +15,7 @@ from dsv4bench.profiling.clocks import ClockMonitor
 from dsv4bench.profiling.counting import Counts
 from dsv4bench.profiling.timing import Timing
 from dsv4bench.profiling.verify import Check
+from dsv4bench.results.redundant import RepeatedRow
 from dsv4bench.workloads.cells import Cell
 
 StepKey = tuple[str, str]  # reuse, compressor
@@ -33,6 +34,7 @@ class CellRun:
     compressor: Timing | None = None  # the ratio-2 compressor alone
     captured: dict[int, Captured] = field(default_factory=dict)  # see graphs.graph_key
     counts: Counts | None = None
+    redundant: list[RepeatedRow] | None = None  # calls of the counted forward with inputs seen before
     memory: dict[str, int | None] = field(default_factory=dict)
     clocks: ClockMonitor | None = None
 

@@ -21,6 +21,7 @@ from dsv4bench.profiling.clocks import ClockMonitor
 from dsv4bench.profiling.contract_check import check_choice
 from dsv4bench.profiling.graphs import Graphs, open_pool, padded_plan
 from dsv4bench.profiling.predict import peak_bytes, predict
+from dsv4bench.profiling.redundancy import repeated
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import Call, Part, Period, Subject, Timing, interleave
 from dsv4bench.profiling.verify import Check, KernelAudit, Seen
@@ -259,6 +260,7 @@ class GroupRun:
         else:
             eager = counting.count_eager(step, pieces)
             run.counts = eager if run.counts is None else counting.agreed(run.counts, eager)
+        run.redundant = repeated(step.ops, partial(run_pieces, pieces))
         call: Call = captured.replay if captured else partial(run_pieces, pieces)
         run.memory = self._memory(run, peak_bytes(call, self.session.device))
 

@@ -59,6 +59,7 @@ def record(run: CellRun, group: GroupRun) -> Record:
         graph=_graph(run),
         capture_ledger=run.counts.capture_ledger if run.counts else None,
         device_time=run.counts.device_time if run.counts else None,
+        redundant=None if run.redundant is None else [asdict(row) for row in run.redundant],
         checks=[asdict(check) for check in run.checks],
         memory=dict(run.memory),
         clocks=run.clocks.summary() if run.clocks else None,

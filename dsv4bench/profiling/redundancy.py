@@ -9,6 +9,7 @@ plain torch operations count as writers; only calls of kernels are looked at.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +80,6 @@ class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         self._writes = Writes()
         self._results: dict[Hashable, _Result] = {}
         self._storages = Storages()
-        self._in_kernel = False
 
     def call(self, rng: Range, kernel: Kernel, provider: Provider, tensors: dict[str, Any], call: Call) -> None:
         """Launch a kernel; look for an earlier call with its inputs before, and note its outputs afterwards."""
@@ -87,18 +87,24 @@ class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         key = (kernel.name, provider.name, self._inputs(kernel, tensors))
         earlier = self._results.get(key)
         row = self.rows.setdefault((rng.op or "", rng.kv_source), RepeatedRow(rng.op or "", rng.kv_source, kernel.name))
-        self._in_kernel = True  # what a reference does inside stands for the kernel
-        try:
-            row.calls += 1
+        row.calls += 1
+        with self._deaf():
             if earlier is not None:
                 row.redundant += 1
                 row.kept += self._kept(earlier, outputs)
                 row.bytes_read_again += kernel.cost(tensors).bytes_read
             call()
-        finally:
-            self._in_kernel = False
         self._writes.write(iter(outputs))
         self._results[key] = _Result(self._writes.time, tuple(map(self._storages.operand, outputs)))
+
+    @contextmanager
+    def _deaf(self) -> Iterator[None]:
+        """Hear no operation: what a reference does inside stands for its kernel."""
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        try:
+            yield
+        finally:
+            self.__enter__()  # type: ignore[no-untyped-call]
 
     def _inputs(self, kernel: Kernel, tensors: Mapping[str, Any]) -> Hashable:
         names = [name for name in tensors if name not in kernel.outputs or name in kernel.updates]
@@ -117,8 +123,7 @@ class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if not self._in_kernel:
-            self._writes.write(_written(func, args, kwargs or {}, result))
+        self._writes.write(_written(func, args, kwargs or {}, result))
         return result
 
 
@@ -139,8 +144,7 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
 
 def _span(tensor: torch.Tensor) -> Span:
     """Return the bytes of a storage from the first to the last of a tensor; none for an empty one."""
-    first = tensor.storage_offset() * tensor.element_size()
-    if not tensor.numel():
-        return first, first
-    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + (steps + 1) * tensor.element_size()
+    size, first = tensor.element_size(), int(tensor.storage_offset())
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = 1 + sum((length - 1) * stride for length, stride in extents) if tensor.numel() else 0
+    return first * size, (first + elements) * size

@@ -52,6 +52,7 @@ class Record:
     graph: dict[str, Any] | None = None
     capture_ledger: dict[str, Any] | None = None
     device_time: dict[str, Any] | None = None
+    redundant: list[dict[str, Any]] | None = None
     checks: list[dict[str, Any]] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
     clocks: dict[str, Any] | None = None
@@ -106,7 +107,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("capture_ledger", "device_time"), (dict, type(None))),
     "reason": (str, type(None)),
     "counted_forwards": (int, type(None)),
-    "rank_samples_ns": (list, type(None)),
+    **dict.fromkeys(("rank_samples_ns", "redundant"), (list, type(None))),
 }
 
 
