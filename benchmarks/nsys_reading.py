@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -44,16 +45,19 @@ CREATE TABLE NVTX_EVENTS (
 def write_export(path: Path, kernels: int) -> None:
     """Write an export with this many launched kernels and a range around every twenty of them."""
     thread = PROCESS | 529
+
+    def starts(every: int) -> Iterator[tuple[int, int]]:
+        return ((one, 3_000 * one) for one in range(0, kernels, every))
+
     names = [(one, f"void kernel_{one}<int, float>(int const*, float*)") for one in range(1, 200)]
-    starts = [(one, 3_000 * one) for one in range(kernels)]
     of_kernels = (
         (start + 500, start + 2_000 + one % 997, 0, 1, None, 7, one + 1, PROCESS, one % 150 + 1, one % 150 + 1, *REST)
-        for one, start in starts
+        for one, start in starts(1)
     )
-    of_calls = ((start, start + 900, 0, thread, one + 1, 160, 0, None) for one, start in starts)
+    of_calls = ((start, start + 900, 0, thread, one + 1, 160, 0, None) for one, start in starts(1))
     of_ranges = (
         (start, start + 59_000, 59, None, None, None, f"layer.{one // KERNELS_OF_A_RANGE % 61}", thread, None, None, 0)
-        for one, start in starts[::KERNELS_OF_A_RANGE]
+        for one, start in starts(KERNELS_OF_A_RANGE)
     )
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(SCHEMA)

@@ -145,7 +145,7 @@ class Tables:
         query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
         (root,) = self.connection.execute(query, (table,)).fetchone() or (None,)
         stored = self.connection.execute(f"PRAGMA table_xinfo({_quoted(table)})").fetchall()
-        if not isinstance(root, int) or any(key or generated for *_, key, generated in stored):
+        if not wanted or not isinstance(root, int) or any(key or generated for *_, key, generated in stored):
             raise NotSimple  # a virtual table, or columns that are not where the others are
         places = {str(column[1]): place for place, column in enumerate(stored)}
         found = read_pages(self.path, root, [(places[column], null) for column, null in wanted.items()])

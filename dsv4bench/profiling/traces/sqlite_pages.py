@@ -26,7 +26,7 @@ _INTERIOR, _LEAF = 5, 13
 _HEAD_BYTES = 100
 _DEEPEST = 20
 _BEHIND = 8192  # zeros behind the last page: the head of a record, of 2 000 columns at most, is never read outside
-_PAGES_AT_ONCE = 2048
+_PAGES_AT_ONCE = 128  # what one step touches stays in the cache
 _MOST_OVERFLOW = 35  # a record longer than a page less this goes on in other pages
 _LONGEST_INTEGER, _ZERO, _ONE, _FIRST_TEXT = 6, 8, 9, 12  # of the types of a value
 # bytes of a value of each type that is one byte in the head of a record

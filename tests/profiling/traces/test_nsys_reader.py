@@ -129,6 +129,12 @@ def test_a_kernel_has_the_first_name_that_there_is(path, names, expected):
     assert trace.repairs == ()
 
 
+def test_a_kernel_without_any_name_is_one_all_the_same(path):
+    row = kernel(1, 2, 1, demangledName=99)
+    trace = read(export(path, {made.KERNEL: [row]}, without=("shortName", "mangledName")))
+    assert texts(trace, "operations", "name") == ["name 99 (missing)"]
+
+
 def test_a_name_that_is_nowhere_is_one_of_its_own_and_counted(path):
     gone = {"shortName": 99, "mangledName": None}
     rows = [kernel(1, 2, 1, demangledName=77, **gone), kernel(3, 4, 2, demangledName=78, **gone), kernel(5, 6, 3)]
