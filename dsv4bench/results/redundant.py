@@ -20,3 +20,19 @@ class RepeatedRow:
     redundant: int = 0
     kept: int = 0
     bytes_read_again: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InferredRow:
+    """One operation and kv_source of a trace: its kernels, and those that are taken for repetitions of earlier ones.
+
+    `per_step` is the smallest and the largest number of repetitions in a step, `time_ns` the device time of all.
+    """
+
+    op: str
+    kv_source: int
+    kernels: int
+    repeated: int
+    per_step: tuple[int, int]
+    time_ns: int
+    method: str = "inferred"
