@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import bdtr  # scipy.stats has the same and takes a second to import
 
 CONFIDENCE = 0.95
 
@@ -46,8 +46,9 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
         raise ValueError("no samples")
     ordered = np.sort(np.asarray(samples, dtype=np.float64))
     count = len(ordered)
-    rank = max(1, int(stats.binom.ppf((1 - confidence) / 2, count, 0.5)))
-    reached = max(0.0, 1 - 2 * float(stats.binom.cdf(rank - 1, count, 0.5)))
+    at_most = bdtr(np.arange(count + 1), count, 0.5)  # P(at most k samples below the true median)
+    rank = max(1, int(np.searchsorted(at_most, (1 - confidence) / 2)))
+    reached = max(0.0, 1 - 2 * float(at_most[rank - 1]))
     return Interval(float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[count - rank]), reached)
 
 
