@@ -10,12 +10,17 @@ from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.record import Record
-from dsv4bench.units import NS_PER_US, format_bytes, format_in_unit
+from dsv4bench.results.redundant import InferredRow
+from dsv4bench.units import NS_PER_US, format_bytes, format_in_unit, time_unit
 
 Key = tuple[str, int | None]  # op, kv_source
 WHAT = "again: calls of a kernel whose inputs an earlier call of the step had, by identity, and nothing wrote since"
 READ = "read again: the least that these calls read (the kernel's cost)"
 SPENT = "us: their share of the operation's device time under the profiler"
+INFERRED = (
+    "inferred: another layer's kernel of the same name for the same kv_source, its cache (combine: its top-k) not"
+    " written in between; dequant_compressed and combine alone are looked at, and a trace shows no inputs"
+)
 NOT_LOOKED_AT = "matrix products and plain torch operations are not looked at"
 
 
@@ -28,6 +33,28 @@ def redundancy_tables(compared: Sequence[Pair]) -> list[Table]:
     ]
     tables = grouped(((pair, _rows(pair)) for pair in largest), lambda one: (section(one[0]), one[1]))
     return [_table([pair for pair, _ in same], same[0][1]) for same in tables if same[0][1]]
+
+
+def repeated_table(rows: Sequence[InferredRow]) -> Table:
+    """Return what the steps of a trace repeat, the longest time first."""
+    scale, unit = time_unit([row.time_ns for row in rows])
+    columns = (
+        Column("op", ("op",), right=False),
+        Column("kv_source", ("kv_source",)),
+        Column("kernels", ("kernels",)),
+        Column("again", ("repeated",)),
+        Column("a step", ("least_per_step", "most_per_step")),
+        Column(unit, ("time_ns",)),
+    )
+    cells = tuple(
+        (
+            *map(cell, (row.op, row.kv_source, row.kernels, row.repeated)),
+            Cell("..".join(map(str, dict.fromkeys(row.per_step))), row.per_step),
+            cell(row.time_ns, format_in_unit(row.time_ns, scale)),
+        )
+        for row in sorted(rows, key=lambda row: -row.time_ns)
+    )
+    return Table("Launched again, inputs inferred to be equal", columns, cells, (INFERRED,))
 
 
 def _table(pairs: Sequence[Pair], rows: tuple[tuple[Cell, ...], ...]) -> Table:

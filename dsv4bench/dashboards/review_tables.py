@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from dsv4bench.dashboards.finding_table import finding_table
+from dsv4bench.dashboards.redundancy_tables import repeated_table
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.reviews import Coverage, GroupRow, Head, RankRow, Review, StepRow, Totals, whole
 from dsv4bench.units import format_bytes, format_in_unit, format_ns, format_percent, time_unit
@@ -28,7 +29,8 @@ def review_tables(review: Review, asked: str | None = None, everything: bool = F
     lead = [groups.pop(asked)] if asked in groups else []
     ranks = [_rank_table(review.ranks)] if review.ranks else []
     head = [_head_table(review), finding_table(review.findings)]
-    return [*head, *lead, _step_table(review, everything), *ranks, *groups.values()]
+    again = [repeated_table(review.repeated)] if review.repeated else []
+    return [*head, *lead, _step_table(review, everything), *ranks, *again, *groups.values()]
 
 
 def coverage_text(cover: Coverage) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dsv4bench.results.redundant import InferredRow
+
 Value = int | str | None
 Evidence = Mapping[str, int | float | str]
 
@@ -158,6 +160,7 @@ class Review:
     coverage: Coverage
     ranks: Sequence[RankRow] = ()
     notes: Sequence[str] = ()
+    repeated: Sequence[InferredRow] = ()
 
     def plain(self) -> dict[str, Any]:
         """Return plain values for JSON."""

@@ -3,9 +3,10 @@
 import pytest
 
 from dsv4bench.dashboards.markdown import markdown
-from dsv4bench.dashboards.redundancy_tables import redundancy_tables
+from dsv4bench.dashboards.redundancy_tables import redundancy_tables, repeated_table
 from dsv4bench.dashboards.render import csv_text, plain
 from dsv4bench.results.compare import pairs
+from dsv4bench.results.redundant import InferredRow
 from tests.results.synthetic import record
 
 
@@ -77,3 +78,17 @@ def test_tables_fit_a_pipe_become_markdown_and_csv_keeps_the_plain_numbers():
     assert max(map(len, plain(table).splitlines())) <= 80
     assert "| dequant\\_compressed | 20 | 20 -> 1 | 19 -> 0 | 362.4 MiB -> 0 B | 1900 -> 0 |" in markdown(table)
     assert "dequant_compressed,20,20,1,19,0,19,0,380000000,0,1900000,0" in csv_text([table])
+
+
+def test_what_a_trace_repeats_says_that_it_is_inferred_longest_time_first():
+    rows = [
+        InferredRow("combine", 20, 40, 30, (15, 15), 90_000),
+        InferredRow("dequant_compressed", 20, 40, 37, (18, 19), 1_900_000),
+    ]
+    table = repeated_table(rows)
+    assert [[one.text for one in cells] for cells in table.rows] == [
+        ["dequant_compressed", "20", "40", "37", "18..19", "1.900"],
+        ["combine", "20", "40", "30", "15", "0.0900"],
+    ]
+    assert "inferred" in table.notes[0]
+    assert max(map(len, plain(table).splitlines())) <= 80

@@ -14,6 +14,7 @@ from dsv4bench.profiling.traces.columns import COPY, KERNEL, RECORDABLE, SET, De
 from dsv4bench.profiling.traces.groups import group_rows, merged
 from dsv4bench.profiling.traces.placed import Placed
 from dsv4bench.profiling.traces.ranges_of import graph_launch_rows
+from dsv4bench.profiling.traces.repeated import repeated
 from dsv4bench.results.ranks import rank_times
 from dsv4bench.results.reviews import Coverage, Finding, Head, RankRow, Review, StepRow, Totals, whole
 
@@ -48,6 +49,7 @@ def review(
         coverage=joined_coverage([placed.coverage for placed in ranks]),
         ranks=rank_rows(ranks, chosen) if len(ranks) > 1 else [],
         notes=list(dict.fromkeys(note for placed in ranks for note in placed.notes)),
+        repeated=repeated(ranks),
     )
 
 
