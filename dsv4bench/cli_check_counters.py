@@ -38,7 +38,7 @@ def counters(
     """
     from dsv4bench.cli import FAILED, OK
     from dsv4bench.dashboards.counter_table import counter_tables, counters_plain
-    from dsv4bench.dashboards.tables import show_tables
+    from dsv4bench.dashboards.render import show_tables
     from dsv4bench.profiling.counter_check import check_all
     from dsv4bench.workloads.options import PrefillArguments, prefill_options
 

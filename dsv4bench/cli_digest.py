@@ -14,7 +14,7 @@ from pathlib import Path
 from dsv4bench.cli import FAILED, NOTHING, OK
 from dsv4bench.cli_source import source_environment, source_tree
 from dsv4bench.dashboards.digest_table import digest_table
-from dsv4bench.dashboards.tables import show_tables
+from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import DsvError, UsageError
 from dsv4bench.profiling import digest_child
 from dsv4bench.profiling.digest_jobs import Saved, digest_cells, save_jobs, subject

@@ -12,7 +12,7 @@ from typing import Any
 
 from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK
 from dsv4bench.dashboards import expectation_table
-from dsv4bench.dashboards.tables import show_tables
+from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import UsageError, nearest
 from dsv4bench.results.expectation_check import Outcome, check, chosen
 from dsv4bench.results.expectations import CELLS, read_expectations

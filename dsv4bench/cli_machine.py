@@ -7,8 +7,8 @@ import json
 import sys
 from typing import Any
 
+from dsv4bench.dashboards.render import show_tables
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
-from dsv4bench.dashboards.tables import show_tables
 from dsv4bench.kernels import CATALOGUE, kernel
 from dsv4bench.kernels.contract import TRITON
 from dsv4bench.profiling.environment import environment

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dsv4bench.cli import NOTHING, OK
 from dsv4bench.dashboards.ncu_table import ncu_table
-from dsv4bench.dashboards.tables import show_tables
+from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import CellSkipped, TraceFormatError, UsageError
 from dsv4bench.kernels.layout import LAYOUTS
 from dsv4bench.profiling.kernel_once import call_once

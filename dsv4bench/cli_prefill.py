@@ -14,6 +14,7 @@ from dsv4bench.cli_progress import progress
 from dsv4bench.cli_source import SourceTree
 from dsv4bench.dashboards import tables
 from dsv4bench.dashboards.plan_table import plan_tables
+from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling import sweep
 from dsv4bench.profiling.session import Session, open_session
@@ -130,7 +131,7 @@ def _print_plan(plan: Sequence[Group], options: PrefillOptions, form: str) -> No
         for one in plain:
             print(json.dumps(one, allow_nan=False))
     else:
-        tables.show_tables(plan_tables(plain, [*options.notes, *plan_notes(rows)]), form, sys.stdout)
+        show_tables(plan_tables(plain, [*options.notes, *plan_notes(rows)]), form, sys.stdout)
 
 
 def _tell(*lines: str) -> None:

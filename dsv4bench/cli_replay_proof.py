@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from dsv4bench.cli import FAILED, OK
 from dsv4bench.dashboards.proof_table import proof_table
-from dsv4bench.dashboards.tables import show_tables
+from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import UsageError, nearest
 from dsv4bench.profiling.replay_proof import prove
 from dsv4bench.results.proofs import Proof

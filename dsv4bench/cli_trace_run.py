@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from dsv4bench.dashboards.finding_table import finding_table
+from dsv4bench.dashboards.render import show_tables
 from dsv4bench.dashboards.review_tables import review_tables
 from dsv4bench.dashboards.table import Table
-from dsv4bench.dashboards.tables import show_tables
 from dsv4bench.dashboards.trace_diff_tables import diff_tables, likeness_table
 from dsv4bench.errors import UsageError, nearest
 from dsv4bench.profiling.replay_match import fitting

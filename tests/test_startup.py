@@ -66,3 +66,10 @@ def test_kernel_files_can_be_imported_without_triton():
 def test_a_blocked_package_is_really_blocked():
     with pytest.raises(AssertionError, match="torch"):
         import_all(["dsv4bench.kernels.contract"], without=("torch",))
+
+
+def test_a_review_of_a_trace_starts_without_torch():
+    loaded = python(
+        "import sys, dsv4bench.cli_trace_run; print(*[n for n in ('torch', 'scipy.stats') if n in sys.modules])"
+    )
+    assert loaded == ""

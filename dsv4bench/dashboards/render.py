@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TextIO
 
+from dsv4bench.dashboards.markdown import markdown
 from dsv4bench.dashboards.style import ALARM, HEAD, alarms
 from dsv4bench.dashboards.table import Column, Table
 
@@ -33,6 +35,27 @@ def write_terminal(tables: Iterable[Table], stream: TextIO) -> None:
             text = Text(line, style=style)
             text.highlight_regex(alarms(), ALARM)
             console.print(text, soft_wrap=True)
+
+
+def show_tables(found: Sequence[Table], form: str, stream: TextIO) -> None:
+    """Write tables as "table", "md" or "csv"; each of markdown stands alone, in text what all say is said once."""
+    if form == "csv":
+        stream.write(csv_text(found))
+    elif form == "md":
+        stream.write("\n".join(map(markdown, found)))
+    elif stream.isatty():
+        write_terminal(said_once(found), stream)
+    else:
+        stream.write("\n".join(map(plain, said_once(found))))
+
+
+def said_once(found: Sequence[Table]) -> list[Table]:
+    """Return the tables without the notes that all of them have, and these behind them."""
+    common = [note for note in found[0].notes if all(note in table.notes for table in found)] if found[1:] else []
+    if not common:
+        return list(found)
+    kept = [replace(table, notes=tuple(note for note in table.notes if note not in common)) for table in found]
+    return [*kept, Table("Of all these tables:", (), (), tuple(common))]
 
 
 def csv_text(tables: Iterable[Table]) -> str:

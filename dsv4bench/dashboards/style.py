@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from dsv4bench.results.stats import Interval
+from typing import TYPE_CHECKING
+
 from dsv4bench.units import format_plus_minus
+
+if TYPE_CHECKING:
+    from dsv4bench.results.stats import Interval
 
 HEAD = "bold"
 ALARM = "bold red"

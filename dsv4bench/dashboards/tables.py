@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TextIO
 
 from dsv4bench.dashboards.compressor_tables import compressor_tables
@@ -12,11 +11,10 @@ from dsv4bench.dashboards.count_tables import dequant_tables, operation_tables
 from dsv4bench.dashboards.device_tables import device_tables
 from dsv4bench.dashboards.graph_tables import graph_tables
 from dsv4bench.dashboards.kernel_tables import kernel_tables
-from dsv4bench.dashboards.markdown import markdown
 from dsv4bench.dashboards.memory_tables import memory_tables
 from dsv4bench.dashboards.rank_tables import rank_tables
 from dsv4bench.dashboards.redundancy_tables import redundancy_tables
-from dsv4bench.dashboards.render import csv_text, plain, write_terminal
+from dsv4bench.dashboards.render import show_tables
 from dsv4bench.dashboards.table import Table
 from dsv4bench.dashboards.time_tables import step_tables
 from dsv4bench.errors import UsageError, nearest
@@ -62,24 +60,3 @@ def show(records: Sequence[Record], form: str, stream: TextIO) -> None:
         stream.writelines(map(encode, records))
     else:
         show_tables(tables(records), form, stream)
-
-
-def show_tables(found: Sequence[Table], form: str, stream: TextIO) -> None:
-    """Write tables as "table", "md" or "csv"; each of markdown stands alone, in text what all say is said once."""
-    if form == "csv":
-        stream.write(csv_text(found))
-    elif form == "md":
-        stream.write("\n".join(map(markdown, found)))
-    elif stream.isatty():
-        write_terminal(said_once(found), stream)
-    else:
-        stream.write("\n".join(map(plain, said_once(found))))
-
-
-def said_once(found: Sequence[Table]) -> list[Table]:
-    """Return the tables without the notes that all of them have, and these behind them."""
-    common = [note for note in found[0].notes if all(note in table.notes for table in found)] if found[1:] else []
-    if not common:
-        return list(found)
-    kept = [replace(table, notes=tuple(note for note in table.notes if note not in common)) for table in found]
-    return [*kept, Table("Of all these tables:", (), (), tuple(common))]

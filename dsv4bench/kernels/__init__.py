@@ -1,14 +1,19 @@
-"""The catalogue: every kernel by name, listed by hand, imported when it is asked for."""
+"""The catalogue: every kernel by name, listed by hand, imported when it is asked for.
+
+Nothing here imports torch: whoever needs a layout or a geometry only (a review of a trace) starts without it.
+"""
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 from dsv4bench.errors import nearest
-from dsv4bench.kernels import upstream
-from dsv4bench.kernels.contract import Kernel
+
+if TYPE_CHECKING:
+    from dsv4bench.kernels.contract import Kernel
 
 CATALOGUE = {
     "rms_norm": "rms_norm",
@@ -74,5 +79,7 @@ def kernel_name(word: str) -> str:
 @cache
 def kernel(name: str) -> Kernel:
     """Return the catalogue's kernel called `name`, installed packages among its providers; KeyError if unknown."""
+    from dsv4bench.kernels import upstream
+
     found: Kernel = importlib.import_module(f"dsv4bench.kernels.{CATALOGUE[name]}").KERNEL
     return replace(found, providers=found.providers + upstream.providers(name))

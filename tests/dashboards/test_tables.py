@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from dsv4bench.dashboards.render import said_once
 from dsv4bench.dashboards.table import Table
-from dsv4bench.dashboards.tables import FORMATS, said_once, show, tables
+from dsv4bench.dashboards.tables import FORMATS, show, tables
 from dsv4bench.errors import UsageError
 from dsv4bench.results.record import Record
 from dsv4bench.results.schema import decode
