@@ -20,7 +20,7 @@ KERNEL, COPY, SET = 0, 1, 2  # kinds of device operations, before any alias rule
 PUSH_POP, START_END, MARK = 0, 1, 2  # kinds of annotations
 
 # the columns of each table and their types
-OPERATIONS = {
+OPERATIONS = {  # a start and an end of NO_ID: it ran and its time is lost, so that it counts and lies in no span
     "kind": np.int8,
     "name": np.int32,
     "start_ns": np.int64,
@@ -32,7 +32,7 @@ OPERATIONS = {
     "graph_node": np.int64,
     "bytes": np.int64,
 }
-LAUNCHES = {  # calls of the runtime or the driver, one row a call; `correlation` is unique within a process
+LAUNCHES = {  # calls of the runtime or the driver, one row a call; a call inside another may share its `correlation`
     "name": np.int32,
     "start_ns": np.int64,
     "end_ns": np.int64,
