@@ -28,13 +28,7 @@ from dsv4bench.profiling.traces.sqlite_pages import NotSimple, read_pages
 
 Integers = npt.NDArray[np.int64]
 MAGIC = b"SQLite format 3\0"
-_DAMAGED = (
-    sqlite3.Error,
-    OverflowError,
-    MemoryError,
-    OSError,
-    UnicodeError,
-)  # a damaged file's messages are no text either
+_DAMAGED = (sqlite3.Error, OSError, OverflowError, MemoryError, UnicodeError)  # the last: in SQLite's own messages
 _LONGEST = 200
 _VERSION = re.compile(r"\d+")
 
