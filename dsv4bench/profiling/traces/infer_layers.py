@@ -24,6 +24,7 @@ from dsv4bench.profiling.traces.ranges_of import classes
 from dsv4bench.workloads.geometry import Geometry, LayerKind
 
 Rows = npt.NDArray[Any]
+_NORMS = 2  # of a layer before it stores the window row: the input's and the q's
 COMPRESSORS = {1: ("compress_c1",), 2: ("compress_c2", "compress_pool")}
 
 
@@ -81,23 +82,36 @@ class _Stream:
 
     def layers(self) -> Landmarks | str:
         """Return where the layers lie, or why they cannot be told."""
-        previous = np.concatenate([[NO_ID], self._attention[:-1]])
-        stores = np.minimum(_next_after(self._places("norm_rope_store"), previous, len(self._kernels)), self._attention)
-        missing = stores == self._attention
-        if missing[1:].any():
-            return f"no writer of window rows is known before attention kernel {1 + int(np.argmax(missing[1:]))}"
-        norms = self._places("rms_norm")
-        # a first layer without its writer is cut in two: nothing before its attention is known to be its own
-        entries = np.where(missing, self._attention, _last_before(norms, stores, previous, 2))
-        sources = _next_after(self._places(*COMPRESSORS[1], *COMPRESSORS[2]), previous, len(self._kernels))
-        begins = np.where(sources < entries, _last_before(norms, sources, previous, 1), entries)
-        visit = np.searchsorted(begins, np.arange(len(self._kernels)), side="right") - 1
-        counts = self._counts(visit, stores)
+        borders = self._borders()
+        if isinstance(borders, str):
+            return borders
+        visit = np.searchsorted(borders.begins, np.arange(len(self._kernels)), side="right") - 1
+        counts = self._counts(visit, borders.stores)
         fits = np.stack([self._fits(kind, counts) for kind in self._kinds], axis=1)
         layers, steps = _aligned(fits)
         if (layers == NO_ID).any():
             return self._mismatch(fits, layers, counts)
-        return self._landmarks(visit, Borders(begins, entries, stores, self._attention), layers, steps)
+        return self._landmarks(visit, borders, layers, steps)
+
+    def _borders(self) -> Borders | str:
+        """Return where the layer of each attention kernel lies, or what of one is missing."""
+        previous = np.concatenate([[NO_ID], self._attention[:-1]])
+        writers, norms = self._places("norm_rope_store"), self._places("rms_norm")
+        stores = np.minimum(_next_after(writers, previous, len(self._kernels)), self._attention)
+        # what the trace has of layers before the first attention is not known: only the last writer is its own
+        stores[0] = max(writers[writers < self._attention[0]], default=stores[0])
+        missing = stores == self._attention
+        if missing[1:].any():
+            return f"no writer of window rows is known before attention kernel {1 + int(np.argmax(missing[1:]))}"
+        # a first layer without its writer is cut in two: nothing before its attention is known to be its own
+        entries = np.where(missing, self._attention, _last_before(norms, stores, previous, _NORMS))
+        sources = _next_after(self._places(*COMPRESSORS[1], *COMPRESSORS[2]), previous, len(self._kernels))
+        begins = np.where(sources < entries, _last_before(norms, sources, previous, 1), entries)
+        few = np.searchsorted(norms, stores) - np.searchsorted(norms, previous, side="right") < _NORMS
+        few = (few & ~few[1:].all()) | (begins == sources)
+        if few[1:].any():
+            return f"a norm is missing before attention kernel {1 + int(np.argmax(few[1:]))}"
+        return Borders(begins, entries, stores, self._attention)
 
     def _places(self, *ops: str) -> Rows:
         return np.flatnonzero(np.isin(self._kernels, [CODES[op] for op in ops]))
@@ -129,6 +143,7 @@ class _Stream:
         least, most = int(kind.owns_kv), int(kind.ratio != 0)
         indexed = counts["index_query"] + counts["index_topk"] > 0
         return [
+            ("one writer of window rows", counts["norm_rope_store"] == 1),
             (f"{_some(kind.owns_kv)} compressor of ratio {kind.ratio}", (own > 0) == kind.owns_kv),
             ("no compressor of another ratio", other == 0),
             (f"{_some(kind.owns_index)} indexer", indexed == kind.owns_index),
@@ -164,7 +179,7 @@ class _Stream:
         own = np.where((visit != NO_ID) & (np.arange(len(visit)) < ends[visit]), visit, NO_ID)
         # the rows of the batch are copied in before layer 0
         first = np.flatnonzero((layers == 0) & (begins > 0))
-        first = first[self._copies[begins[first] - 1] & (own[begins[first] - 1] == NO_ID)]
+        first = first[self._copies[begins[first] - 1]]
         own[begins[first] - 1] = first
         step, layer = (np.where(own == NO_ID, NO_ID, values[own]) for values in (steps, layers))
         return Landmarks(own, layer, step, borders)

@@ -87,7 +87,8 @@ def ops_of_layers(found: Landmarks, kernels: Rows, copies: Rows) -> Rows:
 def _after_their_like(op: Rows, kernels: Rows) -> None:
     """Name what goes with the kernel before it: the sum of a split GEMM, the store of packed keys."""
     following, before = np.arange(1, len(op)), np.arange(len(op) - 1)
-    parts = following[kernels[following] == CODES["gemm_part"]]
+    gemms = np.isin(kernels[before], [CODES["gemm"], CODES["gemm_part"]])
+    parts = following[gemms & (kernels[following] == CODES["gemm_part"])]
     op[parts] = op[parts - 1]
     packs = (kernels[following] == CODES["store"]) & (kernels[before] == CODES["index_pack"])
     op[following[packs]] = _OF["index_pack"]

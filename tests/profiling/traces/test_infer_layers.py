@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dsv4bench.profiling.traces.columns import NO_ID
 from dsv4bench.profiling.traces.infer_layers import infer
@@ -114,10 +116,11 @@ def with_one_more(op, layer):
 @pytest.mark.parametrize(
     ("ops", "reason"),
     [
-        (without("sparse_attention", 7), "kernel 7 of a stream should be layer 7, which has no compressor of ratio 2"),
+        (without("sparse_attention", 7), "kernel 7 of a stream should be layer 7, which has one writer of window rows"),
         (without("compress_c2", 1), "kernel 8 of a stream should be layer 8, which has a compressor of ratio 2"),
         (without("combine", 5), "kernel 6 of a stream should be layer 6, which has indices combined 1 times"),
         (without("dequant_swa", 30), "kernel 30 of a stream should be layer 30, which has one dequant of the window"),
+        (without("input_norm", 3), "a norm is missing before attention kernel 3"),
         (without("norm_rope_store", 12), "no writer of window rows is known before attention kernel 12"),
         (with_one_more("compress_c1", 24), "kernel 24 of a stream should be layer 24, which has no compressor of"),
         (
@@ -133,6 +136,7 @@ def with_one_more(op, layer):
         "a source without its compressor",
         "indices combined elsewhere",
         "no window",
+        "no input norm",
         "no window row is written",
         "a compressor where none is",
         "a head that is filled twice",
@@ -144,6 +148,25 @@ def with_one_more(op, layer):
 def test_a_sequence_that_does_not_fit_is_refused_with_its_reason(ops, reason):
     trace, _ = step_trace(ops, ranges=False)
     assert reason in inferred(trace)
+
+
+WHOLE = [
+    step_trace(list(step_ops(late=late, reuse="off", compressor=compressor)), ranges=False)
+    for late, compressor in (("off", "fused"), ("off", "torch"), ("on", "fused"))
+]
+
+
+@given(st.sampled_from(WHOLE), st.data())
+def test_a_lost_record_is_refused_or_moves_no_other_to_another_layer(whole, data):
+    trace, truth = whole
+    lost = data.draw(st.integers(0, len(truth) - 1))
+    found = inferred(replace(trace, operations=trace.operations.drop(index=lost).reset_index(drop=True)))
+    if isinstance(found, str):
+        return
+    kept = truth[:lost] + truth[lost + 1 :]
+    assert [one[0] for one in found] == [
+        one[0] if known[0] != NO_ID else NO_ID for one, known in zip(kept, found, strict=True)
+    ]
 
 
 def test_streams_and_processes_are_sequences_of_their_own():
