@@ -152,6 +152,7 @@ class _Columns:
 
     def _launches(self) -> pd.DataFrame:
         events = [event for category in _CALLS for event in self.rows[category]]
+        arguments = _arguments(events)
         start_ns, end_ns = self._times(events, "calls", 0)
         process, thread = self._places(events)
         columns = {
@@ -160,7 +161,7 @@ class _Columns:
             "end_ns": end_ns,
             "process": process,
             "thread": thread,
-            "correlation": self._ids(events, "correlation", np.int64),
+            "correlation": self._ids(arguments, "correlation", np.int64),
         }
         return _outer_first(table("launches", columns))
 
@@ -181,23 +182,24 @@ class _Columns:
 
     def _operations(self, launches: pd.DataFrame) -> pd.DataFrame:
         events = [event for category in _KINDS for event in self.rows[category]]
+        arguments = _arguments(events)
         start_ns, end_ns = self._times(events, "operations", 0)
         lost = (start_ns == 0) & (end_ns == 0)
         self._say(lost.sum(), "operations at time 0 of length 0, counted and without time")
         start_ns[lost] = end_ns[lost] = NO_ID
-        correlation = self._ids(events, "correlation", np.int64)
-        node = self._ids(events, "graph_node", np.int64)
+        correlation = self._ids(arguments, "correlation", np.int64)
+        node = self._ids(arguments, "graph_node", np.int64)
         columns = {
             "kind": [kind for category, kind in _KINDS.items() for _ in self.rows[category]],
             "name": _coded([event.name for event in events], self.strings),
             "start_ns": start_ns,
             "end_ns": end_ns,
             "process": self._process_of(correlation, launches),
-            "device": self._ids(events, "device", np.int32),
-            "stream": self._ids(events, "stream", np.int64),
+            "device": self._ids(arguments, "device", np.int32),
+            "stream": self._ids(arguments, "stream", np.int64),
             "correlation": correlation,
             "graph_node": np.where(node == 0, NO_ID, node),  # 0 is "in no graph"
-            "bytes": self._ids(events, "bytes", np.int64),
+            "bytes": self._ids(arguments, "bytes", np.int64),
         }
         return table("operations", columns).sort_values("start_ns", kind="stable", ignore_index=True)
 
@@ -217,13 +219,14 @@ class _Columns:
         process = _coded([event.pid for event in events], self.processes)
         thread_names = Codes()
         thread = _coded([event.tid for event in events], thread_names)
-        pairs, of_event = np.unique(np.stack([process, thread]), axis=1, return_inverse=True)
-        named = [(self.processes.values[pid], thread_names.values[tid]) for pid, tid in pairs.T]
-        return process, np.array([self.threads[pair] for pair in named], dtype=np.int64)[of_event.reshape(-1)]
+        count = max(len(thread_names.values), 1)
+        of_event, pairs = pd.factorize(process * count + thread)
+        named = [(self.processes.values[pair // count], thread_names.values[pair % count]) for pair in pairs]
+        return process, np.array([self.threads[pair] for pair in named], dtype=np.int64)[of_event]
 
-    def _ids(self, events: Sequence[Event], name: str, dtype: type[np.signedinteger[Any]]) -> Whole:
+    def _ids(self, arguments: Sequence[Arguments], name: str, dtype: type[np.signedinteger[Any]]) -> Whole:
         """Return one of the arguments of each event, and say how many were texts and how many no ids at all."""
-        values = list(map(attrgetter(name), [event.args or _NO_ARGUMENTS for event in events]))
+        values = list(map(attrgetter(name), arguments))
         ids = whole_ids(values, dtype)
         word = name.replace("_", " ")
         self._say(texts_among(values, ids != NO_ID), f"texts read as numbers in '{word}'")
@@ -255,6 +258,10 @@ class _Columns:
     def _say(self, count: int, what: str) -> None:
         if count:
             self.repairs.append(f"{what}: {count}")
+
+
+def _arguments(events: Sequence[Event]) -> list[Arguments]:
+    return [event.args or _NO_ARGUMENTS for event in events]
 
 
 def _coded(values: Sequence[Any], codes: Codes) -> Whole:

@@ -149,9 +149,9 @@ def test_a_lost_nanosecond_is_read_from_the_text_in_a_mended_file_too(tmp_path):
 def test_a_mistake_in_every_event_costs_time_in_proportion(tmp_path):
     def seconds(count):
         path = written(tmp_path, document(*EVENTS * count).replace("652", "nan"))
-        start = time.perf_counter()
+        start = time.process_time()
         assert len(read(path).operations) == count
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     seconds(10)
     assert seconds(2000) < 20 * max(seconds(400), 0.02)
