@@ -155,7 +155,7 @@ def _step_table(review: Review, everything: bool) -> Table:
         Column("cut", ("cut",), right=False),
     )
     most = len(steps) if everything else MOST_STEPS
-    rows = [_step_row(step, scale) for step in steps[:most]]
+    rows = [_step_row(step, scale, len(review.ranks) > 1) for step in steps[:most]]
     if len(good) > 1 and not everything:
         rows.append(_median_row(good, scale))
     title = (
@@ -168,12 +168,12 @@ def _step_table(review: Review, everything: bool) -> Table:
     return Table(title, columns, tuple(rows), tuple(_step_notes(review, good, len(steps) - most)))
 
 
-def _step_row(step: StepRow, scale: int) -> tuple[Cell, ...]:
+def _step_row(step: StepRow, scale: int, several: bool) -> tuple[Cell, ...]:
     named = str(step.number) in step.name or step.name.startswith("whole")
     name = step.name if named else f"{step.number} {step.name}"
     return (
-        Cell(shortened(name, STEP_LETTERS), (step.number, step.name)),
-        cell(step.rank),
+        Cell(shortened(name, STEP_LETTERS - 5 * several), (step.number, step.name)),
+        cell(step.rank, str(step.rank) if several and step.rank is not None else ""),
         *(cell(getattr(step, count)) for count in SHOWN_COUNTS),
         *(cell(time(step), format_in_unit(time(step), scale)) for _, time in STEP_TIMES),
         cell(step.cut, "cut" if step.cut else ""),
