@@ -66,6 +66,32 @@ def test_a_real_trace_has_the_figures_that_independent_code_counted(name):
     assert lasts_us.tolist() == pytest.approx([us for _, us in expected["ProfilerStep_us"]], abs=1e-3)
 
 
+def launched_within(trace, annotation, same_thread):
+    """The kernels whose call starts inside a range, joined as the README beside the traces says."""
+    calls = trace.launches[trace.launches["correlation"] != NO_ID]
+    inside = (calls["start_ns"] >= annotation.start_ns) & (calls["start_ns"] <= annotation.end_ns)
+    inside &= calls["process"] == annotation.process
+    if same_thread:
+        inside &= calls["thread"] == annotation.thread
+    kernels = trace.operations[trace.operations["kind"] == KERNEL]
+    return kernels[kernels["correlation"].isin(calls[inside]["correlation"])]
+
+
+@pytest.mark.parametrize("name", sorted(name for name, entry in TRUTH.items() if entry.get("ranges")))
+def test_the_ranges_of_a_real_trace_hold_the_kernels_that_independent_code_counted(name):
+    trace = read(FOLDER / "real" / name)
+    texts = trace.names(trace.annotations["text"])
+    for expected in TRUTH[name]["ranges"]:
+        named = trace.annotations[texts == expected["range"]]
+        lasts_ns = named["end_ns"] - named["start_ns"]
+        annotation = next(named[(lasts_ns - expected["dur_us"] * 1000).abs() <= 1].itertuples())
+        kernels = launched_within(trace, annotation, same_thread=True)
+        assert len(kernels) == expected["kernels_same_thread"]
+        assert len(launched_within(trace, annotation, same_thread=False)) == expected["kernels_same_process"]
+        time_us = (kernels["end_ns"] - kernels["start_ns"]).sum() / 1000
+        assert time_us == pytest.approx(expected["kernel_time_us_same_thread"], abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
