@@ -20,8 +20,8 @@ from dsv4bench.errors import DsvError, RecordError, UsageError
 OK, FAILED, USAGE, INCOMPLETE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 EPILOG = (
-    "Exit codes: 0 ok; 1 a cell failed or is wrong, or reuse launched something more; 2 usage; "
-    "3 not everything that ran could be attributed; "
+    "Exit codes: 0 ok; 1 a cell failed or is wrong, reuse launched something more, or a trace was not recorded; "
+    "2 usage; 3 not everything that ran could be attributed; "
     "4 nothing was measured; 130 Ctrl-C, everything finished is kept."
 )
 AXES = ("extend", "prefix", "chunk", "geometry")  # whose default depends on the device
@@ -99,6 +99,7 @@ def prefill(
     out: options.Out = None,
     resume: options.Resume = None,
     src: options.Source = None,
+    profile: options.Profile = "",
     dry_run: options.DryRun = False,
     form: options.Format = "table",
     as_json: options.Json = False,
@@ -116,7 +117,8 @@ def prefill(
 
     typed = {name: value for name, value in context.params.items() if name in PrefillArguments.__dataclass_fields__}
     arguments = PrefillArguments(**{name: _axis(name, value) for name, value in typed.items()})
-    raise typer.Exit(run_prefill(Request(arguments, out, resume, dry_run, _form(form, as_json), quiet, tree)))
+    request = Request(arguments, out, resume, dry_run, _form(form, as_json), quiet, tree, profile)
+    raise typer.Exit(run_prefill(request))
 
 
 @app.command(epilog=EPILOG)

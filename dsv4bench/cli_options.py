@@ -130,6 +130,14 @@ Resume = Annotated[
     Path | None,
     typer.Option("--resume", metavar="DIR", help="Go on with an interrupted run: skip cells that are there."),
 ]
+Profile = Annotated[
+    str,
+    typer.Option(
+        "--profile",
+        metavar="torch|nsys",
+        help="Also record one step of each largest cell, in processes of its own, before anything is timed.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with modelled times and memory.")]
 Source = Annotated[
     Path | None,

@@ -6,10 +6,11 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK
+from dsv4bench.cli_profile import TOOLS, Profiles, check_profile, profile_largest
 from dsv4bench.cli_progress import progress
 from dsv4bench.cli_source import SourceTree
 from dsv4bench.dashboards import tables
@@ -17,6 +18,7 @@ from dsv4bench.dashboards.plan_table import plan_tables
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling import sweep
+from dsv4bench.profiling.nsys import IMPORT, RAW
 from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.compare import compare, pairs, without_place
 from dsv4bench.results.counts import incomplete
@@ -39,6 +41,7 @@ class Request:
     form: str
     quiet: bool
     src: SourceTree | None = None
+    profile: str = ""
 
 
 def run_prefill(request: Request) -> int:
@@ -47,16 +50,25 @@ def run_prefill(request: Request) -> int:
         raise UsageError(f"--out {request.out}: --resume {request.resume} already says where records go")
     options = prefill_options(request.typed)
     plan = cells(options)
+    note = check_profile(request.profile, options.device) if request.profile else None
     if request.dry_run:
         _print_plan(plan, options, request.form)
         return OK
     refuse_too_large(plan, free_bytes(options.device))
+    if note and not request.quiet:
+        _tell(note)
     done = _done(request.resume)
     argv, src = ("dsv4bench", *sys.argv[1:]), request.src.facts() if request.src else None
     session = open_session(options.device, options.samples, options.quick, argv, options.notes, src)
     with _store(request) as store:
-        code = _run(plan, session, store, done, request.quiet)
-        return code or _print(store, plan, session, request)
+        left = [group for group in plan if not sweep.finished(group, session, done)]
+        try:
+            profiles = _profile(plan, left, session, store, request)
+            _run(left, session, store, profiles, request.quiet)
+        except KeyboardInterrupt:
+            return _interrupted(store)
+        code = _print(store, plan, session, request)
+        return FAILED if profiles.failures else code
 
 
 def _done(resume: Path | None) -> frozenset[str]:
@@ -74,20 +86,35 @@ def _store(request: Request) -> Store:
     return open_store(request.out or run_directory("prefill"))
 
 
-def _run(plan: Sequence[Group], session: Session, store: Store, done: frozenset[str], quiet: bool) -> int:
-    """Run the plan, keeping each group's records at once; return 0, or 130 after Ctrl-C."""
-    left = [group for group in plan if not sweep.finished(group, session, done)]
-    try:
-        with progress(len(left), quiet) as report:
-            for records in sweep.run(left, session, progress=report):
-                for record in records:
-                    store.append(record)
-    except KeyboardInterrupt:
-        kept = len(read_records(store.path).records)
-        _tell(f"interrupted: {kept} new records are kept in {store.directory}; go on with")
-        _tell(f"  {resume_command(sys.argv[1:], store.directory)}")
-        return INTERRUPTED
-    return OK
+def _profile(
+    plan: Sequence[Group], left: Sequence[Group], session: Session, store: Store, request: Request
+) -> Profiles:
+    """Record a step of each largest cell that is left, if asked for, and say what came of it."""
+    if not request.profile:
+        return Profiles({}, ())
+    tool, folder = TOOLS[request.profile], store.directory
+    found = profile_largest(plan, left, request.typed, tool, folder, lambda cell: cell.key(session.commit))
+    names = [name for files in found.files.values() for name in files]
+    if not request.quiet:
+        _tell(*(f"trace: {folder / name}" for name in names))
+    _tell(*found.failures, *(f"{name}: {IMPORT}" for name in names if name.endswith(RAW)))
+    return found
+
+
+def _run(left: Sequence[Group], session: Session, store: Store, profiles: Profiles, quiet: bool) -> None:
+    """Run what is left, keeping each group's records at once, with the names of their traces."""
+    with progress(len(left), quiet) as report:
+        for records in sweep.run(left, session, progress=report):
+            for record in records:
+                store.append(replace(record, traces=list(profiles.files.get(record.key, ()))))
+
+
+def _interrupted(store: Store) -> int:
+    """Say what is kept after Ctrl-C, and how to go on."""
+    kept = len(read_records(store.path).records)
+    _tell(f"interrupted: {kept} new records are kept in {store.directory}; go on with")
+    _tell(f"  {resume_command(sys.argv[1:], store.directory)}")
+    return INTERRUPTED
 
 
 def resume_command(arguments: Sequence[str], directory: Path) -> str:

@@ -67,17 +67,23 @@ def open_pool(device: torch.device) -> Pool | None:
         raise CaptureError(f"this device has no CUDA graphs ({error})") from error
 
 
-def _tape(run: CellRun, step: Step, pieces: list[Piece]) -> Captured:
-    record = tape_full if run.full else tape_breakable
-    return record(pieces, step.ops)
-
-
-def _capture(run: CellRun, step: Step, pieces: list[Piece], pool: Pool) -> Captured:
-    """Capture the pieces; the first graph of a cell is the one whose nodes are counted."""
-    warm_up(pieces, pool.stream)
+def capture_alone(run: CellRun, step: Step, pieces: list[Piece], pool: Pool | None) -> Captured:
+    """Capture the pieces with nobody counting, without a pool on a tape; with one, the caller has warmed up."""
+    if pool is None:
+        record = tape_full if run.full else tape_breakable
+        return record(pieces, step.ops)
     capture = capture_full if run.full else capture_breakable
+    return capture(pieces, pool.stream, pool.handle)
+
+
+def _capture(run: CellRun, step: Step, pieces: list[Piece], pool: Pool | None) -> Captured:
+    """Capture the pieces; the first CUDA graph of a cell is the one whose nodes are counted."""
+    if pool is None:
+        return capture_alone(run, step, pieces, None)
+    warm_up(pieces, pool.stream)
     if run.counts is not None:
-        return capture(pieces, pool.stream, pool.handle)
+        return capture_alone(run, step, pieces, pool)
+    capture = capture_full if run.full else capture_breakable
     with GraphCounter(step) as counter:
         captured = capture(pieces, pool.stream, pool.handle, counter.listeners)
     run.counts = counter.count(counter.profile(captured))
@@ -114,7 +120,7 @@ class Graphs:
                 if key != NO_GRAPH and key not in run.captured:
                     step.load(forward)
                     pieces = self.pieces(run, step, forward)
-                    run.captured[key] = _capture(run, step, pieces, pool) if pool else _tape(run, step, pieces)
+                    run.captured[key] = _capture(run, step, pieces, pool)
         except BaseException:
             for captured in run.captured.values():
                 captured.free()

@@ -154,7 +154,7 @@ class GroupRun:
         """Capture the graph cells, check replays against eager runs, and time them, interleaved."""
         for run in self.living(graph=True):
             with ending(run):
-                self.graphs.capture(run, self.steps[run.key], self._counted(run))
+                self.graphs.capture(run, self.steps[run.key], self.counted(run))
         self._verify_replays(again=False)
         self._time(self.living(graph=True), self._graph_part, "graph_replay" if self._on_gpu else "step_period")
         self._time_compressors()
@@ -169,7 +169,7 @@ class GroupRun:
             return
         subjects = []
         for run in runs:
-            step, forward = self.steps[run.key], self._counted(run)
+            step, forward = self.steps[run.key], self.counted(run)
             step.load(forward)
             run_pieces(self.graphs.pieces(run, step, forward))
             subjects.append(compressor_subject(step, forward.batch.rows, pool))
@@ -233,7 +233,7 @@ class GroupRun:
             return self._eager_part(run, forward)
         return Part(captured.replay, partial(self.steps[run.key].load, forward))
 
-    def _counted(self, run: CellRun) -> Forward:
+    def counted(self, run: CellRun) -> Forward:
         """Return the forward whose counts stand for the cell: its largest, of those in a graph where it has one."""
         live = [forward for forward in self.prefill.all_forwards() if forward.live]
         padded = [forward for forward in live if forward.batch.bucket]
@@ -251,7 +251,7 @@ class GroupRun:
                 self.predicted = predict(step, rank, self.session.clock, open_pool(self.session.device))
 
     def _count(self, run: CellRun) -> None:
-        step, forward = self.steps[run.key], self._counted(run)
+        step, forward = self.steps[run.key], self.counted(run)
         step.load(forward)
         captured = self.graphs.of(run, forward) if run.graph else None
         pieces = self.graphs.pieces(run, step, forward) if captured else step.live_pieces(forward)

@@ -16,6 +16,10 @@ NO_NSYS = (
     "nsys is not installed here: install Nsight Systems (packages nsight-systems and nsight-systems-target, or the CUDA"
     " toolkit) and put nsys on the PATH"
 )
+IMPORT = (
+    "this nsys has no importer; elsewhere: QdstrmImporter -i FILE, then nsys export --type sqlite. The file holds the"
+    " variables that the program was given (PATH, HOME and the like)"
+)
 NO_NVTX = "the package nvtx is not installed here, so nsys would record no range: pip install nvtx"
 # by the last part of a setting's name; everything else is dropped
 _KEPT = {

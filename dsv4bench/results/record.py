@@ -53,6 +53,7 @@ class Record:
     capture_ledger: dict[str, Any] | None = None
     device_time: dict[str, Any] | None = None
     redundant: list[dict[str, Any]] | None = None
+    traces: list[str] = field(default_factory=list)
     checks: list[dict[str, Any]] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
     clocks: dict[str, Any] | None = None
@@ -101,7 +102,7 @@ class Record:
 KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("key", "status", "group", "created", "label", "engine", "geometry"), str),
     **dict.fromkeys(("schema", "ranks"), int),
-    **dict.fromkeys(("note", "counts", "checks", "flags", "argv"), list),
+    **dict.fromkeys(("note", "counts", "checks", "flags", "argv", "traces"), list),
     **dict.fromkeys(("batch", "variant", "providers", "samples_ns", "memory", "environment", "extra"), dict),
     **dict.fromkeys(("kernel", "timing", "predicted", "coverage", "graph", "clocks"), (dict, type(None))),
     **dict.fromkeys(("capture_ledger", "device_time"), (dict, type(None))),

@@ -1,0 +1,146 @@
+"""`prefill --profile torch|nsys`: a trace of one step of each cell of the largest group, each in its own process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dsv4bench.errors import DsvError, UsageError, nearest
+from dsv4bench.profiling.nsys import (
+    EXPORT,
+    NO_NSYS,
+    NO_NVTX,
+    RAW,
+    REPORT,
+    export_command,
+    keep_settings,
+    profile_command,
+)
+from dsv4bench.profiling.profile_pass import Job, Tool
+from dsv4bench.workloads.cells import Cell, Group
+from dsv4bench.workloads.options import PrefillArguments
+
+TOOLS: Mapping[str, Tool] = {"torch": "torch", "nsys": "nsys"}
+TIMEOUT_S = 600
+CPU_NOTE = "--profile {tool} on a CPU: ranges{more}, no device operation"
+# what a process under nsys is given of the environment, all of which nsys writes into its report
+KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CC", "CXX", "VIRTUAL_ENV")
+KEPT_PREFIXES = ("CUDA", "NVIDIA_", "TRITON_", "TORCH", "PYTHON", "OMP_", "DSV4BENCH_", "SGLANG_", "DG_", "FLASH")
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """The names of the traces by the key of their cell, and what went wrong, one line a cell."""
+
+    files: Mapping[str, Sequence[str]]
+    failures: Sequence[str]
+
+
+def check_profile(tool: str, device: str) -> str | None:
+    """Return a line that must be told about `--profile tool` on this device; UsageError where it cannot be done."""
+    if tool not in TOOLS:
+        raise UsageError(f"--profile {tool}: expected one of {', '.join(TOOLS)}{nearest(tool, tuple(TOOLS))}")
+    if tool == "nsys":
+        missing = NO_NSYS if shutil.which("nsys") is None else None
+        missing = missing or (NO_NVTX if importlib.util.find_spec("nvtx") is None else None)
+        if missing is not None:
+            raise UsageError(f"--profile nsys: {missing}")
+    return (
+        CPU_NOTE.format(tool=tool, more=" and aten operations" if tool == "torch" else "") if device == "cpu" else None
+    )
+
+
+def profile_largest(
+    plan: Sequence[Group],
+    left: Sequence[Group],
+    typed: PrefillArguments,
+    tool: Tool,
+    folder: Path,
+    key: Callable[[Cell], str],
+) -> Profiles:
+    """Profile the cells of the group of most rows among those that are `left`, one process a cell."""
+    files: dict[str, list[str]] = {}
+    failures = []
+    largest = max(left, key=lambda group: group[0].load.rows, default=())
+    for place, cell in enumerate(largest):
+        job = Job(typed, plan.index(largest), place, tool)
+        try:
+            files[key(cell)] = [_profiled(job, folder, _name(cell, key(cell)), cell.device)]
+        except DsvError as error:
+            failures.append(f"no trace of {_what(cell)}: {error}")
+    return Profiles(files, failures)
+
+
+def _name(cell: Cell, key: str) -> str:
+    return f"{_what(cell).replace(' ', '-')}-{key[:8]}"
+
+
+def _what(cell: Cell) -> str:
+    variant = cell.variant
+    return f"{variant.graph_mode if variant.graph else 'eager'} reuse {variant.reuse}"
+
+
+def _profiled(job: Job, folder: Path, name: str, device: str) -> str:
+    """Make one trace and return the name of its file in `folder`; DsvError says why there is none."""
+    program = [sys.executable, "-m", "dsv4bench.profiling.profile_pass"]
+    if job.tool == "torch":
+        made = folder / f"{name}.json.gz"
+        _run([*program, Job(job.arguments, job.group, job.cell, job.tool, str(made)).text()], None)
+        return made.name
+    nsys = str(shutil.which("nsys"))
+    with TemporaryDirectory() as scratch:  # a report holds environment variables: only what is clean leaves it
+        report = Path(scratch) / name
+        _run(profile_command(nsys, report, [*program, job.text()], device), reduced(os.environ))
+        made = _export(nsys, report)
+        shutil.move(made, folder / made.name)
+    return made.name
+
+
+def _export(nsys: str, report: Path) -> Path:
+    """Return the cleaned export of a report."""
+    if not report.with_name(report.name + REPORT).exists():
+        raw = report.with_name(report.name + RAW)
+        if not raw.exists():
+            raise DsvError("nsys wrote no report")
+        return raw  # no importer here
+    _run(export_command(nsys, report), reduced(os.environ))
+    made = report.with_name(report.name + EXPORT)
+    keep_settings(made)
+    return made
+
+
+def reduced(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what of an environment a process under nsys needs."""
+    return {name: text for name, text in environment.items() if name in KEPT or name.startswith(KEPT_PREFIXES)}
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str] | None) -> None:
+    """Run a command and wait for it and for all that it started; DsvError with its last line where it fails."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=TIMEOUT_S)
+        except BaseException as error:  # Ctrl-C too: the new session does not hear it
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise DsvError(f"not done after {TIMEOUT_S} s") from None
+            raise
+    if process.returncode:
+        raise DsvError((said.strip().splitlines() or [f"exit code {process.returncode}"])[-1])

@@ -1,0 +1,163 @@
+"""One step of one cell for somebody's profiler, in a process of its own: never one that is timed.
+
+`python -m dsv4bench.profiling.profile_pass JOB` takes a `Job` as JSON. Under torch.profiler it writes a Chrome trace of
+one step or replay. For nsys, which runs this process, it starts and stops the collection itself, with the capture of a
+graph inside, so that the nodes of its replays can be traced back to ranges.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from dsv4bench.errors import CellSkipped, DsvError
+from dsv4bench.profiling.capture import run_pieces, warm_up
+from dsv4bench.profiling.cell_run import CellRun
+from dsv4bench.profiling.graphs import capture_alone, open_pool
+from dsv4bench.profiling.group import GroupRun
+from dsv4bench.profiling.session import open_session
+from dsv4bench.ranges import Mark, Nvtx, Range, RecordFunction, Silent
+from dsv4bench.workloads.cells import Cell, cells
+from dsv4bench.workloads.options import PrefillArguments, prefill_options
+from dsv4bench.workloads.step import Piece, Step
+from dsv4bench.workloads.weights import make_model
+
+Tool = Literal["torch", "nsys"]
+Call = Callable[[], None]
+WARM_UPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Which cell of the plan that `arguments` mean, by places, and the file to write (empty where nsys writes one)."""
+
+    arguments: PrefillArguments
+    group: int
+    cell: int
+    tool: Tool
+    file: str = ""
+
+    def text(self) -> str:
+        """Return the job as JSON."""
+        return json.dumps(asdict(self))
+
+
+def parse_job(text: str) -> Job:
+    """Read a job back from its text."""
+    fields = json.loads(text)
+    return Job(**{**fields, "arguments": PrefillArguments(**fields["arguments"])})
+
+
+def profile_cell(cell: Cell, tool: Tool, file: Path | None) -> None:
+    """Run one step (a graph cell: one replay) of the cell's counted forward under a profiler.
+
+    Raises CellSkipped with the reason where the cell cannot run here.
+    """
+    session = open_session(cell.device, None, quick=True)
+    run = GroupRun((cell,), make_model(cell.geometry, session.device, cell.seed), session)
+    with torch.no_grad():
+        run.allocate()
+        (one,) = run.runs
+        if not one.live:
+            raise CellSkipped(one.reason or one.status)
+        step, forward = run.steps[one.key], run.counted(one)
+        step.load(forward)
+        graph = run.graphs.key(one, forward) if one.graph else 0
+        pieces = run.graphs.pieces(one, step, forward) if graph else step.live_pieces(forward)
+        if tool == "torch":
+            assert file is not None, "torch.profiler writes where it is told"
+            _under_torch(one if graph else None, step, pieces, file)
+        else:
+            _under_nsys(one if graph else None, step, pieces)
+
+
+def _under_torch(graph: CellRun | None, step: Step, pieces: list[Piece], file: Path) -> None:
+    device = step.inputs.positions.device
+    call = _warm(graph, step, pieces, device)()
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
+    with _heard(step, RecordFunction()) as mark, profile(activities=activities, acc_events=True) as profiler:
+        _one_step(call, mark)
+        _settle(device)
+    profiler.export_chrome_trace(str(file))
+
+
+def _under_nsys(graph: CellRun | None, step: Step, pieces: list[Piece]) -> None:
+    device = step.inputs.positions.device
+    make = _warm(graph, step, pieces, device)
+    with _heard(step, Nvtx()) as mark, _collected(device):
+        call = make()  # nsys must see the capture of a graph, or its nodes have no range
+        _settle(device)
+        _one_step(call, mark)
+
+
+def _warm(graph: CellRun | None, step: Step, pieces: list[Piece], device: torch.device) -> Callable[[], Call]:
+    """Run what loads and compiles; return what makes the call of a step, which captures where there is a graph."""
+    pool = open_pool(device) if graph else None
+    if pool is not None:
+        warm_up(pieces, pool.stream, WARM_UPS)
+    else:
+        for _ in range(WARM_UPS):
+            run_pieces(pieces)
+    _settle(device)
+    return (lambda: capture_alone(graph, step, pieces, pool).replay) if graph else (lambda: partial(run_pieces, pieces))
+
+
+def _one_step(call: Call, mark: Mark) -> None:
+    """Make the call inside the range that marks a step."""
+    mark.enter(Range())
+    call()
+    mark.exit(Range())
+
+
+@contextmanager
+def _heard(step: Step, mark: Mark) -> Iterator[Mark]:
+    """Let `mark` hear the ranges of the step."""
+    step.ops.mark = mark
+    try:
+        yield mark
+    finally:
+        step.ops.mark = Silent()
+
+
+@contextmanager
+def _collected(device: torch.device) -> Iterator[None]:
+    """Let nsys collect; on a CPU it does so all the time."""
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.profiler.start()  # type: ignore[no-untyped-call]  # torch's own gap
+    try:
+        yield
+        torch.cuda.synchronize()
+    finally:
+        torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main(text: str) -> int:
+    """Do a job; what cannot run here is one line on stderr and exit code 1."""
+    job = parse_job(text)
+    cell = cells(prefill_options(job.arguments))[job.group][job.cell]
+    try:
+        profile_cell(cell, job.tool, Path(job.file) if job.file else None)
+    except (DsvError, torch.OutOfMemoryError) as error:
+        sys.stderr.write(f"{error}\n".splitlines()[0] + "\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))
