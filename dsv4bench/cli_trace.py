@@ -49,6 +49,9 @@ Ledger = Annotated[
 ]
 Allow = Annotated[bool, typer.Option("--allow-unattributed", help="Exit with 0 where operations have no place.")]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw one step as .png or .svg.")]
+Rank = Annotated[
+    int | None, typer.Option("--rank", metavar="N", help="Which rank to compare, where a trace has several.")
+]
 Unlike = Annotated[bool, typer.Option("--allow-unlike", help="Show numbers of unlike traces, labelled.")]
 
 
@@ -94,6 +97,7 @@ def diff(
     infer: Infer = "v41-flash",
     nvtx_kind: NvtxKind = "push-pop",
     ledger: Ledger = None,
+    rank: Rank = None,
     allow: Allow = False,
     unlike: Unlike = False,
 ) -> None:
@@ -101,7 +105,8 @@ def diff(
     from dsv4bench.cli_trace_run import Reading, run_diff
 
     reading = Reading(patterns, geometry, infer, nvtx_kind, ledger)
-    raise typer.Exit(run_diff(before, after, reading, by, _form(as_json, as_csv, as_md), allow, unlike))
+    sides = {"before": (before, rank), "after": (after, rank)}
+    raise typer.Exit(run_diff(sides, reading, by, _form(as_json, as_csv, as_md), allow, unlike))
 
 
 @trace.command(epilog=EPILOG)

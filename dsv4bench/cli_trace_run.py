@@ -24,6 +24,7 @@ from dsv4bench.profiling.traces.groups import AXES, NEEDS_ATTRIBUTION, OP_AND_SO
 from dsv4bench.profiling.traces.labels import label
 from dsv4bench.profiling.traces.open_trace import open_trace
 from dsv4bench.profiling.traces.placed import Placed, place
+from dsv4bench.profiling.traces.processes import by_process
 from dsv4bench.profiling.traces.range_patterns import KNOWN, read_map
 from dsv4bench.profiling.traces.ranges_of import ranges_of
 from dsv4bench.profiling.traces.review import chosen_operations, review
@@ -53,14 +54,14 @@ class Reading:
     ledger: Path | None = None
 
     def placed(self, path: Path) -> list[Placed]:
-        """Return the traces of a file or folder with everything joined, one a rank."""
+        """Return the traces of a file or folder with everything joined, one a rank (of one host: a process)."""
         kind = _one_of("--nvtx-kind", self.nvtx_kind, tuple(KINDS))
         patterns = KNOWN if self.patterns is None else read_map(self.patterns)
         layers = geometry(self.geometry) if self.geometry else None
         inferred = None if self.infer == OFF else _inferred(self.infer)
         ledgers = [] if self.ledger is None else _ledgers(self.ledger)
         found = []
-        for trace in open_trace(path):
+        for trace in (own for whole in open_trace(path) for own in by_process(whole)):
             ranges = ranges_of(trace, KINDS[kind])
             labels = label(trace, ranges, patterns, layers, inferred, fitting(trace, ledgers))
             found.append(place(ranges, labels, kind == "start-end"))
@@ -82,10 +83,12 @@ def run_review(path: Path, reading: Reading, by: str, steps: str, form: str, all
     return _incomplete(ranks, asked, only, allow) if asked in NEEDS_ATTRIBUTION else OK
 
 
-def run_diff(before: Path, after: Path, reading: Reading, by: str, form: str, allow: bool, unlike: bool) -> int:
+def run_diff(
+    paths: Mapping[str, tuple[Path, int | None]], reading: Reading, by: str, form: str, allow: bool, unlike: bool
+) -> int:
     """Print a comparison; return 3 for unlike traces and, where the answer needs it, for operations without a place."""
     asked = DIFF_AXES[_one_of("--by", by, tuple(DIFF_AXES))] if by else ""
-    sides = {name: _only_rank(name, path, reading) for name, path in (("before", before), ("after", after))}
+    sides = {name: _one_rank(name, path, rank, reading) for name, (path, rank) in paths.items()}
     axis = asked or (OP_AND_SOURCE if all(map(_tells_sources, sides.values())) else "kernel")
     findings = {name: [one for one in examine([placed]) if one.wrong] for name, placed in sides.items()}
     found = diff(sides["before"], sides["after"], axis, findings)
@@ -160,11 +163,16 @@ def _wrong(findings: Mapping[str, Sequence[Finding]], allow: bool) -> int:
     return UNATTRIBUTED
 
 
-def _only_rank(side: str, path: Path, reading: Reading) -> Placed:
+def _one_rank(side: str, path: Path, rank: int | None, reading: Reading) -> Placed:
+    """Return the only trace of a path, or that of the rank; UsageError where neither is clear."""
     ranks = reading.placed(path)
-    if len(ranks) > 1:
-        raise UsageError(f"{side} {path}: {len(ranks)} ranks; a comparison is of one rank: name its file")
-    return ranks[0]
+    if rank is None and len(ranks) == 1:
+        return ranks[0]
+    known = {place if one.trace.rank is None else one.trace.rank: one for place, one in enumerate(ranks)}
+    if rank not in known:
+        asked = "" if rank is None else f" and no rank {rank}"
+        raise UsageError(f"{side} {path}: has ranks {', '.join(map(str, known))}{asked}; --rank N compares one")
+    return known[rank]
 
 
 def _print_diff(found: TraceDiff, form: str, refused: bool) -> None:

@@ -236,10 +236,12 @@ def test_diff_trusts_no_wrong_counts(run):
     assert "counts are wrong (after: launches-without-kernels)" in done.err
 
 
-def test_diff_takes_one_rank(run):
-    done = run("diff", "before.json", "ranks")
+def test_diff_compares_one_rank(run):
+    done = run("diff", "ranks", "ranks")
     assert done.code == 2
-    assert "after ranks: 2 ranks" in done.err
+    assert "before ranks: has ranks 0, 1; --rank N compares one" in done.err
+    assert "has ranks 0, 1 and no rank 2" in run("diff", "ranks", "ranks", "--rank", "2").err
+    assert run("diff", "ranks", "ranks", "--rank", "1").code == 0
 
 
 # doctor

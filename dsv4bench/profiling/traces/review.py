@@ -48,9 +48,15 @@ def review(
         findings=list(findings),
         coverage=joined_coverage([placed.coverage for placed in ranks]),
         ranks=rank_rows(ranks, chosen) if len(ranks) > 1 else [],
-        notes=list(dict.fromkeys(note for placed in ranks for note in placed.notes)),
+        notes=list(dict.fromkeys(note for placed in ranks for note in (*_disguised(placed), *placed.notes))),
         repeated=repeated(ranks),
     )
+
+
+def _disguised(placed: Placed) -> list[str]:
+    """Return a sentence on copies and fills in a kernel's guise, which only the totals count as kernels."""
+    count = int((placed.rows["kind"] != placed.trace.operations["kind"]).sum())
+    return [f"{count} kernels of the totals are copies or fills (memcpy128); below they count as such"] if count else []
 
 
 def head(traces: Sequence[Trace]) -> Head:
@@ -59,7 +65,7 @@ def head(traces: Sequence[Trace]) -> Head:
     recorded = [name for name in RECORDABLE if all(name in trace.recorded for trace in traces)]
     devices = Counter(_device(device) for device in max((trace.devices for trace in traces), key=len))
     return Head(
-        source=first.source if len(traces) == 1 else f"{len(traces)} ranks from {first.source}",
+        source=first.source if len(traces) == 1 else f"{first.source} and {len(traces) - 1} more ranks",
         format=first.format,
         devices=[name if count == 1 else f"{count} x {name}" for name, count in devices.items()],
         facts=dict(first.facts),
@@ -76,11 +82,12 @@ def totals(placed: Placed) -> Totals:
     counts = {name: int((kinds == kind).sum()) if name in has else None for name, kind in _KINDS}
     kernels = kinds == KERNEL
     lasts = (trace.operations["end_ns"] - trace.operations["start_ns"]).to_numpy()
+    graphs_tell = "kernels" in has and not len(trace.graph_runs)  # a graph as a whole hides its kernels
     replayed = int((kernels & placed.rows["in_graph"].to_numpy()).sum())
     return Totals(
         **counts,
         graph_launches=len(graph_launch_rows(trace)) if "launches" in has else None,
-        kernels_in_graphs=replayed if "kernels" in has and ("launches" in has or replayed) else None,
+        kernels_in_graphs=replayed if graphs_tell and ("launches" in has or replayed) else None,
         kernel_sum_ns=int(lasts[kernels].sum()) if "kernels" in has else None,
         copy_bytes=_bytes(trace, COPY) if "copies" in has else None,
         set_bytes=_bytes(trace, SET) if "sets" in has else None,

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from dsv4bench.profiling.traces.columns import COPY, KERNEL, SET, Trace
+from dsv4bench.profiling.traces.columns import COPY, KERNEL, NO_ID, SET, Trace
 from dsv4bench.profiling.traces.idle import spans
-from dsv4bench.profiling.traces.ranges_of import graph_launch_rows
+from dsv4bench.profiling.traces.ranges_of import graph_launch_rows, launch_rows
 from dsv4bench.profiling.traces.steps import Steps, cut_steps
 from dsv4bench.results.reviews import StepRow
 
@@ -29,13 +30,12 @@ def step_rows(trace: Trace, rows: pd.DataFrame, steps: Steps) -> list[StepRow]:
     counted = {name: _per_step(step[kinds == kind], count) if name in has else None for name, kind in KINDS}
     lasts = (rows["end_ns"] - rows["start_ns"]).to_numpy()
     launched = steps.of_launches[graph_launch_rows(trace)]
-    by_device = spans(trace, rows[step >= 0], "step").reindex(range(count), fill_value=0)
+    by_device = spans(trace, _running(trace, rows[step >= 0], steps), "step").reindex(range(count), fill_value=0)
+    graphs_tell = "kernels" in has and not len(trace.graph_runs)
     columns: dict[str, Any] = {
         **counted,
         "graph_launches": _per_step(launched, count) if "launches" in has else None,
-        "kernels_in_graphs": _per_step(step[kernels & rows["in_graph"].to_numpy()], count)
-        if "kernels" in has
-        else None,
+        "kernels_in_graphs": _per_step(step[kernels & rows["in_graph"].to_numpy()], count) if graphs_tell else None,
         "host_ns": (frame["end_ns"] - frame["start_ns"]).to_numpy() if steps.marked else None,
         "kernel_sum_ns": _per_step(step[kernels], count, lasts[kernels]) if "kernels" in has else None,
         **{name: by_device[name].to_numpy() for name in ("span_ns", "busy_ns", "waiting_ns")},
@@ -54,6 +54,19 @@ def step_rows(trace: Trace, rows: pd.DataFrame, steps: Steps) -> list[StepRow]:
         )
         for at in range(count)
     ]
+
+
+def _running(trace: Trace, rows: pd.DataFrame, steps: Steps) -> pd.DataFrame:
+    """Return what kept the device busy in steps: operations and, where a trace has them, graphs as wholes."""
+    columns = ["start_ns", "end_ns", "launch", "step"]
+    if not len(trace.graph_runs) or not len(trace.launches):
+        return rows
+    runs = trace.graph_runs
+    launch = launch_rows(replace(trace, operations=runs))
+    step = np.where(launch == NO_ID, NO_ID, steps.of_launches[launch])
+    graphs = runs[["start_ns", "end_ns"]].assign(launch=launch, step=step)
+    joined: pd.DataFrame = pd.concat([rows[columns], graphs[step != NO_ID]]).sort_values("start_ns", kind="stable")
+    return joined
 
 
 def _per_step(steps: npt.NDArray[Any], count: int, weights: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from dsv4bench.errors import TraceFormatError, UsageError
+from dsv4bench.profiling.traces.columns import table
 from dsv4bench.profiling.traces.labels import label
 from dsv4bench.profiling.traces.open_trace import open_trace
 from dsv4bench.profiling.traces.placed import place
@@ -190,6 +191,23 @@ def test_the_head_names_devices_once_with_their_number():
     trace = Timed().trace(devices=trace.devices * 8)
     found = ranges_of(trace)
     assert review([place(found)], []).head.devices == ["8 x NVIDIA H200"]
+
+
+def test_graphs_as_wholes_keep_the_device_busy_and_hide_their_kernels():
+    made = Timed().range("step0", 0, 1_000).launched("a", 10, 100, 200)
+    graph = made.call("cudaGraphLaunch", 30)
+    columns = {"start_ns": [200], "end_ns": [900], "process": [0], "device": [0], "correlation": [graph]}
+    found = reviewed(made, graph_runs=table("graph_runs", columns))
+    assert (found.totals.kernels, found.totals.kernels_in_graphs) == (1, None)
+    step = found.steps[0]
+    assert (step.span_ns, step.busy_ns, step.kernel_sum_ns, step.kernels_in_graphs) == (800, 800, 100, None)
+    assert found.head.graph_mode == "graphs, traced as wholes"
+
+
+def test_a_copy_in_a_kernels_guise_is_told():
+    made = Timed()
+    graph_of_two(made, 10)
+    assert reviewed(made).notes == ["1 kernels of the totals are copies or fills (memcpy128); below they count as such"]
 
 
 def wanted(entry):

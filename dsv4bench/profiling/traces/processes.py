@@ -1,0 +1,26 @@
+"""A trace of several processes as one trace each: nsys records all ranks of a host into one file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dsv4bench.profiling.traces.columns import NO_ID, TABLES, Trace
+
+
+def by_process(trace: Trace) -> list[Trace]:
+    """Return a trace for each process that ran something, its rank the place of that process; all share one clock.
+
+    A trace that names its rank, has operations of no process, or of one process only is returned as it is.
+    """
+    ran = np.unique(trace.operations["process"].to_numpy())
+    if trace.rank is not None or len(ran) < 2 or NO_ID in ran:
+        return [trace]
+    return [_only(trace, int(process), rank) for rank, process in enumerate(ran)]
+
+
+def _only(trace: Trace, process: int, rank: int) -> Trace:
+    tables = {name: getattr(trace, name) for name in TABLES}
+    own = {name: rows[rows["process"] == process].reset_index(drop=True) for name, rows in tables.items()}
+    return replace(trace, **own, rank=rank, source=f"{trace.source} (process {trace.processes[process]})")
