@@ -18,7 +18,7 @@ from dsv4bench.profiling.traces.steps import Steps, cut_steps
 from dsv4bench.results.reviews import StepRow
 
 KINDS = (("kernels", KERNEL), ("copies", COPY), ("sets", SET))
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"(?:step|iter|iteration|replay)[ _:=#-]*(\d+)", re.IGNORECASE)
 
 
 def step_rows(trace: Trace, rows: pd.DataFrame, steps: Steps) -> list[StepRow]:
@@ -77,9 +77,9 @@ def _per_step(steps: npt.NDArray[Any], count: int, weights: npt.NDArray[Any] | N
 
 
 def _numbers(names: Sequence[str]) -> list[int]:
-    """Return the first number in each name if that tells the steps apart, else their places from 0."""
+    """Return the number that each name gives its step if that tells them apart, else their places from 0."""
     found = [_NUMBER.search(name) for name in names]
-    numbers = [int(match.group()) for match in found if match]
+    numbers = [int(match.group(1)) for match in found if match]
     return numbers if len(set(numbers)) == len(names) else list(range(len(names)))
 
 

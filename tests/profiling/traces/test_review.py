@@ -144,6 +144,23 @@ def test_steps_have_the_numbers_of_their_names():
     assert [(step.number, step.name) for step in found.steps] == [(11, "ProfilerStep#11")]
 
 
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        (["dsv4bench:step=0 rank=3"], [0]),
+        (["dsv4bench:step=0 rank=0", "dsv4bench:step=0 rank=0"], [0, 1]),
+        (["step[DECODE bs=32]", "step[EXTEND bs=8]"], [0, 1]),
+        (["train_step_7", "train_step_8"], [7, 8]),
+    ],
+    ids=["ours", "ours-twice", "no-numbers", "words"],
+)
+def test_a_number_is_that_of_the_step_or_its_place(names, numbers):
+    made = Timed()
+    for place, name in enumerate(names):
+        made.range(name, 100 * place, 100 * place + 90)
+    assert [step.number for step in reviewed(made).steps] == numbers
+
+
 def test_a_step_that_is_not_there_is_refused_with_those_that_are():
     with pytest.raises(UsageError, match="--steps 7-9: no such step; this trace has 0 to 2"):
         reviewed(steps_of(3), only=(7, 9))
