@@ -9,6 +9,7 @@ from statistics import median
 from dsv4bench.dashboards.finding_table import finding_table
 from dsv4bench.dashboards.redundancy_tables import repeated_table
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
+from dsv4bench.ranges import PREFIX
 from dsv4bench.results.reviews import Coverage, GroupRow, Head, RankRow, Review, StepRow, Totals, whole
 from dsv4bench.units import format_bytes, format_in_unit, format_ns, format_percent, time_unit
 
@@ -170,7 +171,7 @@ def _step_table(review: Review, everything: bool) -> Table:
 
 def _step_row(step: StepRow, scale: int, several: bool) -> tuple[Cell, ...]:
     named = str(step.number) in step.name or step.name.startswith("whole")
-    name = step.name if named else f"{step.number} {step.name}"
+    name = step.name.removeprefix(PREFIX) if named else f"{step.number} {step.name}"
     return (
         Cell(shortened(name, STEP_LETTERS - 5 * several), (step.number, step.name)),
         cell(step.rank, str(step.rank) if several and step.rank is not None else ""),

@@ -156,8 +156,8 @@ def test_steps_have_the_numbers_of_their_names():
 )
 def test_a_number_is_that_of_the_step_or_its_place(names, numbers):
     made = Timed()
-    for place, name in enumerate(names):
-        made.range(name, 100 * place, 100 * place + 90)
+    for at, name in enumerate(names):
+        made.range(name, 100 * at, 100 * at + 90)
     assert [step.number for step in reviewed(made).steps] == numbers
 
 
