@@ -1,0 +1,186 @@
+"""`prefill --profile`: what is run and kept, what a process under nsys is given, and what is said where it fails.
+
+The nsys on the PATH is a script that writes down how it was called and exports secrets.
+"""
+
+import json
+import os
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dsv4bench import cli_profile
+from dsv4bench.cli_profile import reduced
+from dsv4bench.profiling.profile_pass import parse_job
+from dsv4bench.results.store import read_records
+from tests.command_line import command_line, tiny_config
+
+FAKE = f"""#!{sys.executable}
+import json, os, sqlite3, sys, time
+words = sys.argv[1:]
+base = words[words.index("-o") + 1]
+mode = open(os.path.join(os.path.dirname(os.path.realpath(__file__)), "mode")).read()
+if words[0] == "profile":
+    if mode == "sleep":
+        time.sleep(60)
+    if mode == "fail":
+        sys.exit("one line\\nnsys cannot do this")
+    with open(base + {{"raw": ".qdstrm"}}.get(mode, ".nsys-rep"), "w") as file:
+        json.dump([words, dict(os.environ)], file)
+else:
+    called = json.load(open(words[-1]))
+    with sqlite3.connect(base) as file:
+        file.execute("CREATE TABLE NVTX_EVENTS (text)")
+        file.execute("INSERT INTO NVTX_EVENTS VALUES (?)", [json.dumps(called[0])])
+        file.execute("CREATE TABLE META_DATA_CAPTURE (name, value)")
+        rows = [("ENVIRONMENT:" + name, value) for name, value in called[1].items()]
+        file.executemany("INSERT INTO META_DATA_CAPTURE VALUES (?, ?)", [("CAPTURE_EVENT_TYPE", "NvtxEvents"), *rows])
+"""
+SECRETS = {"API_TOKEN": "hunter2", "TRITON_CACHE_DIR": "kept/for/triton"}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    return tiny_config(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path, config):
+    """Run a prefill of eager cells with reuse on, in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    command = command_line(monkeypatch, capsys)
+    lengths = ("--extend", "4", "--prefix", "60", "--samples", "1", "--no-graph", "--reuse", "on")
+    return lambda *words, to="--out": command("prefill", "--geometry", config, *lengths, to, "out", *words)
+
+
+@pytest.fixture
+def nsys(monkeypatch, tmp_path):
+    """Put the script on the PATH; the function says what it does: "", "raw", "fail" or "sleep"."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script, mode = folder / "nsys", folder / "mode"
+    script.write_text(FAKE)
+    script.chmod(0o755)
+    mode.write_text("")
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    return mode.write_text
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Stand for the processes: every command is noted, and what it was to write is there."""
+    commands = []
+
+    def run(command, environment):
+        commands.append(command)
+        job = parse_job(command[-1])
+        Path(job.file).write_text("a trace", encoding="utf-8")
+
+    monkeypatch.setattr(cli_profile, "_run", run)
+    return commands
+
+
+def test_each_cell_of_the_largest_group_is_recorded_in_a_process_of_its_own(run, made, tmp_path):
+    found = run("--batch", "1,2", "--reuse", "both", "--profile", "torch")
+    assert found.code == 0
+    assert [command[1:3] for command in made] == [["-m", "dsv4bench.profiling.profile_pass"]] * 2
+    jobs = [parse_job(command[-1]) for command in made]
+    assert [(job.group, job.cell, job.tool) for job in jobs] == [(1, 0, "torch"), (1, 1, "torch")]
+    assert {job.arguments.extend[0] for job in jobs} == {"4"}
+    records = read_records(tmp_path / "out").records
+    named = {(one.batch["requests"], one.variant["reuse"]): one.traces for one in records}
+    assert named[1, "off"] == named[1, "on"] == []
+    for reuse in ("off", "on"):
+        (name,) = named[2, reuse]
+        assert name.startswith(f"eager-reuse-{reuse}-")
+        assert name.endswith(".json.gz")
+        assert (tmp_path / "out" / name).read_text() == "a trace"
+        assert f"trace: out/{name}" in found.err
+    assert "--profile torch on a CPU: ranges and aten operations, no device operation" in found.err
+
+
+def test_a_cell_that_is_finished_is_not_recorded_again(run, made):
+    run("--profile", "torch")
+    made.clear()
+    assert run("--profile", "torch", to="--resume").code == 0
+    assert made == []
+
+
+def test_nsys_leaves_an_export_without_the_environment(run, nsys, tmp_path):
+    found = run("--profile", "nsys")
+    assert found.code == 0
+    (record,) = read_records(tmp_path / "out").records
+    (name,) = record.traces
+    path = tmp_path / "out" / name
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("SELECT * FROM META_DATA_CAPTURE").fetchall() == [("CAPTURE_EVENT_TYPE", "NvtxEvents")]
+        ((called,),) = file.execute("SELECT text FROM NVTX_EVENTS").fetchall()
+    words = json.loads(called)
+    assert words[:3] == ["profile", "-t", "nvtx"]
+    assert parse_job(words[-1]).tool == "nsys"
+    assert words[-3:-1] == ["-m", "dsv4bench.profiling.profile_pass"]
+    kept = [file for file in (tmp_path / "out").iterdir() if file != path]
+    assert [file.suffix for file in kept] == [".jsonl"]  # no report beside it
+    for file in (path, *kept):
+        assert not [value for value in SECRETS.values() if value.encode() in file.read_bytes()]
+
+
+def test_where_nsys_has_no_importer_its_raw_file_is_kept_and_holds_no_secret(run, nsys, tmp_path):
+    nsys("raw")
+    found = run("--profile", "nsys")
+    assert found.code == 0
+    (record,) = read_records(tmp_path / "out").records
+    (name,) = record.traces
+    assert name.endswith(".qdstrm")
+    assert "this nsys has no importer" in found.err
+    _, environment = json.loads((tmp_path / "out" / name).read_text())
+    assert "API_TOKEN" not in environment
+    assert environment["TRITON_CACHE_DIR"] == "kept/for/triton"
+
+
+FAILURES = {"fail": "nsys cannot do this", "sleep": "not done after 0.3 s"}
+
+
+@pytest.mark.parametrize(("mode", "said"), FAILURES.items(), ids=FAILURES)
+def test_a_pass_that_fails_is_one_line_and_exit_code_1_and_the_cells_are_measured(
+    run, nsys, monkeypatch, tmp_path, mode, said
+):
+    nsys(mode)
+    monkeypatch.setattr(cli_profile, "TIMEOUT_S", 0.3 if mode == "sleep" else 60)
+    found = run("--profile", "nsys")
+    assert found.code == 1
+    assert f"no trace of eager reuse on: {said}" in found.err.splitlines()
+    (record,) = read_records(tmp_path / "out").records
+    assert (record.status, record.traces) == ("ok", [])
+
+
+WRONG = {
+    "an unknown tool": ("nsight", "--profile nsight: expected one of torch, nsys"),
+    "no nsys here": ("nsys", "--profile nsys: nsys is not installed here: install Nsight Systems"),
+}
+
+
+@pytest.mark.parametrize(("tool", "said"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_recorded_is_one_line_before_anything_runs(run, monkeypatch, tmp_path, tool, said):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = run("--profile", tool)
+    assert found.code == 2
+    assert said in found.err
+    assert len(found.err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_nvtx_package_nsys_would_see_no_range(run, nsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = run("--profile", "nsys")
+    assert (found.code, "pip install nvtx" in found.err) == (2, True)
+
+
+def test_ranges_need_what_compilers_and_caches_are_found_by_and_nothing_else():
+    given = {"PATH": "p", "HOME": "h", "CUDA_HOME": "c", "SGLANG_OPT": "1", "AWS_SECRET": "x", "SSH_AUTH_SOCK": "y"}
+    assert reduced(given) == {"PATH": "p", "HOME": "h", "CUDA_HOME": "c", "SGLANG_OPT": "1"}
