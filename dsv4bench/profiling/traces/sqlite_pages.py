@@ -123,7 +123,10 @@ def _rows_of(data: Bytes, page_bytes: int, usable: int, wanted: Sequence[tuple[i
     """Return the rows of leaves; `data` holds them, and zeros behind."""
     heads = np.arange(0, len(data) - _BEHIND - page_bytes, page_bytes)
     cells = _word(data, heads + 3)
-    sound = (data[heads] == _LEAF) & (8 + 2 * cells <= usable)
+    # records lie at the end of a page, after a gap: an empty page whose records begin before its end was not empty
+    records = (_word(data, heads + 5) - 1) % 65536 + 1
+    sound = (data[heads] == _LEAF) & (8 + 2 * cells <= records) & (records <= usable)
+    sound &= (cells > 0) | (records == usable)
     heads, cells = heads[sound], cells[sound]
     page = np.repeat(heads, cells)
     within = np.arange(len(page)) - np.repeat(np.cumsum(cells) - cells, cells)

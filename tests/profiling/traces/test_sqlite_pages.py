@@ -111,6 +111,23 @@ def test_what_is_not_simple_is_left_to_sqlite(path, rows, table, more):
         read_pages(path, root, [(0, False), (2, False), (3, False)][: 3 if "DEFAULT" in str(more) else 2])
 
 
+@pytest.mark.parametrize("head", ["0d000000000000", "0d000000000190"], ids=["zeros", "no-cells"])
+def test_a_page_that_lost_its_cells_is_no_empty_one(path, head):
+    root = write(path, [(1, 2, 3)])
+    content = bytearray(path.read_bytes())
+    content[(root - 1) * 512 : (root - 1) * 512 + 7] = bytes.fromhex(head)
+    path.write_bytes(content)
+    found = read_pages(path, root, [(0, False)])
+    assert (len(found.values), found.damaged_pages) == (0, 1)
+
+
+@pytest.mark.parametrize("page_bytes", [512, 65536])
+def test_a_table_that_was_emptied_is_empty(path, page_bytes):
+    root = write(path, [(one, 2, 3) for one in range(100)], page_bytes=page_bytes, more=["DELETE FROM t WHERE a >= 0"])
+    found = read_pages(path, root, [(0, False)])
+    assert (len(found.values), found.damaged_pages) == (0, 0)
+
+
 def test_a_long_text_behind_the_wanted_columns_is_passed_over(path):
     root = write(path, [(1, 2, "long " * 40)], page_bytes=4096)
     assert read_pages(path, root, [(1, False)]).values.tolist() == [[1, 2]]
