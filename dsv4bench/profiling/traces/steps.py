@@ -153,17 +153,23 @@ def _labelled(trace: Trace, rows: Integers, labelled: Integers) -> Steps:
 
 
 def _whole(trace: Trace) -> Steps:
-    """Return one step that holds everything; a trace without a row of any kind has none."""
-    tables = [table for table in (trace.launches, trace.operations) if len(table)]
-    frame = pd.DataFrame(
-        {
-            "name": [WHOLE] if tables else [],
-            "start_ns": [int(min(table["start_ns"].min() for table in tables))] if tables else [],
-            "end_ns": [int(max(table["end_ns"].max() for table in tables))] if tables else [],
-            "process": [NO_ID] if tables else [],
-            "thread": [NO_ID] if tables else [],
-        }
+    """Return one step that holds everything; a trace without a row of any kind has none.
+
+    Rows that have lost their time do not stretch it.
+    """
+    starts, ends = (
+        np.concatenate([table[column].to_numpy() for table in (trace.launches, trace.operations)])
+        for column in ("start_ns", "end_ns")
     )
+    known = starts[starts != NO_ID]
+    whole = {
+        "name": WHOLE,
+        "start_ns": int(known.min()) if len(known) else NO_ID,
+        "end_ns": int(ends.max(initial=NO_ID)),
+        "process": NO_ID,
+        "thread": NO_ID,
+    }
+    frame = pd.DataFrame([whole] if len(starts) else [], columns=list(whole))
     nothing = np.zeros(len(frame), dtype=np.bool_)
     operations, launches = (np.zeros(len(table), dtype=np.int64) for table in (trace.operations, trace.launches))
     return Steps(frame, operations, launches, False, nothing)

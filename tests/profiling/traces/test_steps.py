@@ -36,6 +36,17 @@ def test_a_family_of_names_marks_the_steps(names, steps):
     assert frame["name"].tolist() == steps
 
 
+def test_a_row_that_lost_its_time_does_not_stretch_the_whole_trace():
+    trace = Timed().launched("a", 5, 50, 60).launched("b", 7, 70, 90).trace()
+    trace.operations.loc[0, ["start_ns", "end_ns"]] = NO_ID
+    frame = find_steps(trace, launch_rows(trace)).frame
+    assert frame[["start_ns", "end_ns"]].to_numpy().tolist() == [[5, 90]]
+    trace.operations[["start_ns", "end_ns"]] = NO_ID
+    trace.launches[["start_ns", "end_ns"]] = NO_ID
+    frame = find_steps(trace, launch_rows(trace)).frame
+    assert frame[["start_ns", "end_ns"]].to_numpy().tolist() == [[NO_ID, NO_ID]]
+
+
 def test_a_step_inside_a_step_is_none():
     made = Timed().range("step 1", 0, 100).range("step 2", 10, 20).range("step 3", 200, 300)
     assert found(made).frame["name"].tolist() == ["step 1", "step 3"]
