@@ -3,7 +3,8 @@
 # by torch.profiler and by the capture ledger of the record (tests/profiling/traces/test_same_run.py).
 #   benchmarks/record_fixtures.sh record DIR          on a GPU machine, with nsys (or its bare collector) on the PATH
 #   benchmarks/record_fixtures.sh collect DIR [IMPORT]  anywhere with nsys: IMPORT turns a .qdstrm into a .nsys-rep
-# A bare collector leaves .qdstrm files in DIR/nsys; IMPORT is "QdstrmImporter -i" of the same version of nsys.
+# A bare collector leaves .qdstrm files in DIR/nsys; IMPORT is "QdstrmImporter -i" of the same version of nsys. DIR/nsys
+# holds environment variables of every process that ran: never publish it.
 set -euo pipefail
 what=${1:?usage: benchmarks/record_fixtures.sh record|collect DIR [IMPORT]}
 work=${2:?usage: benchmarks/record_fixtures.sh record|collect DIR [IMPORT]}
@@ -24,31 +25,39 @@ record() {
  "max_position_embeddings": 65536, "rms_norm_eps": 1e-20}
 JSON
   cd "$work" # records name the geometry's file and the folder: no path of this machine
-  for tool in nsys torch; do
-    "$python" -m dsv4bench prefill --geometry four-layers.json --extend 64 --prefix 256 --reuse on --quick \
-      --device "${DEVICE:-cuda}" --profile "$tool" --out "$tool"
-  done
+  local device=${DEVICE:-cuda}
+  local cells=(--geometry four-layers.json --extend 64 --prefix 256 --reuse on --quick --device "$device")
+  mkdir -p nsys
+  "$python" -m dsv4bench prefill "${cells[@]}" --profile torch --out torch
+  # a bare collector has no importer, so prefill --profile nsys would refuse it: run its pass by hand
+  "$python" - "$device" <<'PYTHON'
+import subprocess, sys
+from pathlib import Path
+from dsv4bench.profiling.nsys import profile_command
+from dsv4bench.profiling.profile_pass import Job
+from dsv4bench.workloads.options import PrefillArguments
+device = sys.argv[1]
+arguments = PrefillArguments(geometry="four-layers.json", extend="64", prefix="256", reuse="on", device=device)
+for cell, mode in enumerate(("eager", "breakable")):
+    job = Job(arguments, 0, cell, "nsys").text()
+    program = [sys.executable, "-m", "dsv4bench.profiling.profile_pass", job]
+    subprocess.run(profile_command("nsys", Path("nsys") / mode, program, device), check=True)
+PYTHON
 }
 
 collect() {
   mkdir -p "$target"
-  for raw in "$work"/nsys/*.qdstrm; do
-    [[ -e $raw ]] || continue
-    [[ -e ${raw%.qdstrm}.nsys-rep ]] || $import "$raw"
-    nsys export --type sqlite -f true -o "${raw%.qdstrm}.sqlite" "${raw%.qdstrm}.nsys-rep"
-  done
   for mode in eager breakable; do
-    cp "$work/nsys/$mode"-reuse-on-*.sqlite "$target/$mode.sqlite"
+    [[ -e $work/nsys/$mode.nsys-rep ]] || $import "$work/nsys/$mode.qdstrm"
+    nsys export --type sqlite -f true -o "$target/$mode.sqlite" "$work/nsys/$mode.nsys-rep"
     cp "$work/torch/$mode"-reuse-on-*.json.gz "$target/$mode.json.gz"
     "$python" - "$target/$mode.sqlite" <<'PYTHON'
 import sqlite3, sys
 from pathlib import Path
-from dsv4bench.profiling.nsys import keep_settings
-keep_settings(Path(sys.argv[1]))
-with sqlite3.connect(sys.argv[1], isolation_level=None) as file:  # each table takes a page, and no reader asks for these
-    for (name,) in file.execute("SELECT name FROM sqlite_master WHERE name LIKE 'ENUM!_%' ESCAPE '!'").fetchall():
-        file.execute(f"DROP TABLE {name}")
-    file.execute("PRAGMA page_size = 1024")
+from dsv4bench.profiling.nsys import keep_events
+assert keep_events(Path(sys.argv[1])), "no range was recorded"
+with sqlite3.connect(sys.argv[1], isolation_level=None) as file:
+    file.execute("PRAGMA page_size = 1024")  # each table takes a page at least
     file.execute("VACUUM")
 PYTHON
   done

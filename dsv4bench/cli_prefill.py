@@ -18,7 +18,6 @@ from dsv4bench.dashboards.plan_table import plan_tables
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling import sweep
-from dsv4bench.profiling.nsys import IMPORT, RAW
 from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.compare import compare, pairs, without_place
 from dsv4bench.results.counts import incomplete
@@ -97,7 +96,7 @@ def _profile(
     names = [name for files in found.files.values() for name in files]
     if not request.quiet:
         _tell(*(f"trace: {folder / name}" for name in names))
-    _tell(*found.failures, *(f"{name}: {IMPORT}" for name in names if name.endswith(RAW)))
+    _tell(*found.failures)
     return found
 
 

@@ -18,10 +18,11 @@ from dsv4bench.profiling.nsys import (
     EXPORT,
     NO_NSYS,
     NO_NVTX,
-    RAW,
+    NO_RANGES,
+    NO_REPORT,
     REPORT,
     export_command,
-    keep_settings,
+    keep_events,
     profile_command,
 )
 from dsv4bench.profiling.profile_pass import Job, Tool
@@ -107,13 +108,11 @@ def _profiled(job: Job, folder: Path, name: str, device: str) -> str:
 def _export(nsys: str, report: Path) -> Path:
     """Return the cleaned export of a report."""
     if not report.with_name(report.name + REPORT).exists():
-        raw = report.with_name(report.name + RAW)
-        if not raw.exists():
-            raise DsvError("nsys wrote no report")
-        return raw  # no importer here
+        raise DsvError(NO_REPORT)
     _run(export_command(nsys, report), reduced(os.environ))
     made = report.with_name(report.name + EXPORT)
-    keep_settings(made)
+    if not keep_events(made):
+        raise DsvError(NO_RANGES)
     return made
 
 

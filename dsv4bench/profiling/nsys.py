@@ -1,7 +1,8 @@
 """Nsight Systems: the command that records one step so that graph replays can be attributed, and a clean export.
 
-An export of nsys holds the environment of the program and of the machine (tables META_DATA_CAPTURE and
-TARGET_INFO_SYSTEM_ENV), its command line, host and user. `keep_settings` leaves what a reader of traces needs.
+A report of nsys holds the environment of every process that ran (seen with 2023.4), command lines, host and user. An
+export keeps it in settings, in tables of processes, and in strings to which no row points. `keep_events` leaves what a
+reader of traces needs, by name, and nothing else.
 """
 
 from __future__ import annotations
@@ -11,18 +12,17 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-REPORT, RAW, EXPORT = ".nsys-rep", ".qdstrm", ".sqlite"  # RAW: where the importer of nsys is not installed
+REPORT, EXPORT = ".nsys-rep", ".sqlite"
 NO_NSYS = (
     "nsys is not installed here: install Nsight Systems (packages nsight-systems and nsight-systems-target, or the CUDA"
     " toolkit) and put nsys on the PATH"
 )
-IMPORT = (
-    "this nsys has no importer; elsewhere: QdstrmImporter -i FILE, then nsys export --type sqlite. The file holds the"
-    " variables that the program was given (PATH, HOME and the like)"
-)
 NO_NVTX = "the package nvtx is not installed here, so nsys would record no range: pip install nvtx"
-# by the last part of a setting's name; everything else is dropped
-_KEPT = {
+NO_REPORT = "nsys wrote no report (a bare collector has no importer: install the package nsight-systems too)"
+NO_RANGES = "nsys recorded no range: it is older than the NVTX of the package nvtx; take a newer nsys"
+_TABLES = ("StringIds", "PROCESSES", "ThreadNames", "NVTX_EVENTS", "PROFILER_OVERHEAD", "ANALYSIS_DETAILS")
+_TABLES_LIKE = ("CUPTI_ACTIVITY_KIND_", "CUDA_GRAPH", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_", "TARGET_INFO_SESSION_")
+_SETTINGS = {  # by a part of a setting's name
     "META_DATA_CAPTURE": (
         "CAPTURE_EVENT_TYPE",
         "CUDA_GRAPH_TRACE_OPTIONS:MODE",
@@ -34,7 +34,10 @@ _KEPT = {
     "META_DATA_EXPORT": ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_PRODUCT_DATE", "EXPORT_SCHEMA"),
     "TARGET_INFO_SYSTEM_ENV": ("NvDriverVersion", "CudaDriverVersion"),
 }
-_EMPTIED = ("ProcessStreams",)  # names of files with what the program printed
+_NAMES = ("nameId", "textId", "jsonTextId", "demangledName", "shortName", "mangledName")  # columns of string ids
+_PROCESS = "CAST(({} >> 24) AS INTEGER)"  # of a global thread or process id
+_PUSH_POP = 59
+_WARNING = 2  # what is less tells where the program printed
 
 
 def profile_command(nsys: str, report: Path, program: Sequence[str], device: str) -> list[str]:
@@ -55,19 +58,58 @@ def export_command(nsys: str, report: Path) -> list[str]:
     return [nsys, "export", "--type", "sqlite", "-f", "true", "-o", str(export), str(source)]
 
 
-def keep_settings(path: Path) -> int:
-    """Delete from an export what is not a setting of the capture, for good, and return how many rows that were.
+def keep_events(path: Path) -> int:
+    """Delete from an export all but its events and the settings of the capture, for good; return its ranges' number.
 
-    The names of what stays are listed; all other rows of these tables go, environment variables among them.
+    Ranges are those of push and pop. Tables, settings and strings that are kept are listed, so that what another
+    version of nsys adds is not kept.
     """
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         file.execute("PRAGMA secure_delete = ON")
-        tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        deleted = 0
-        for table in sorted(tables & _KEPT.keys()):
-            kept = " AND ".join("(name IS NULL OR instr(name, ?) = 0)" for _ in _KEPT[table])
-            deleted += file.execute(f"DELETE FROM {table} WHERE {kept}", _KEPT[table]).rowcount
-        for table in tables.intersection(_EMPTIED):
-            deleted += file.execute(f"DELETE FROM {table}").rowcount
+        tables = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()]
+        for table in tables:
+            if table in _SETTINGS:
+                other = " AND ".join("instr(name, ?) = 0" for _ in _SETTINGS[table])
+                file.execute(f"DELETE FROM {table} WHERE name IS NULL OR ({other})", _SETTINGS[table])
+            elif table == "DIAGNOSTIC_EVENT":
+                file.execute(f"DELETE FROM {table} WHERE severity IS NULL OR severity < {_WARNING}")
+            elif table not in _TABLES and not table.startswith(_TABLES_LIKE):
+                file.execute(f'DROP TABLE "{table}"')
+        columns = _columns(file)
+        _drop_other_processes(file, columns)
+        _drop_unused_strings(file, columns)
+        ranges = 0
+        if "NVTX_EVENTS" in columns:
+            counted = file.execute(f"SELECT count(*) FROM NVTX_EVENTS WHERE eventType = {_PUSH_POP}")
+            ((ranges,),) = counted.fetchall()
         file.execute("VACUUM")
-        return deleted
+        return int(ranges)
+
+
+def _columns(file: sqlite3.Connection) -> dict[str, list[str]]:
+    names = [name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()]
+    return {name: [row[1] for row in file.execute(f"PRAGMA table_info({name})").fetchall()] for name in names}
+
+
+def _drop_other_processes(file: sqlite3.Connection, columns: dict[str, list[str]]) -> None:
+    """Delete the names of processes and threads without an event."""
+    busy = [
+        f"SELECT {_PROCESS.format(column)} FROM {table}"
+        for table, own in columns.items()
+        if table == "NVTX_EVENTS" or table.startswith("CUPTI_")
+        for column in own
+        if column in ("globalTid", "globalPid")
+    ]
+    events = " UNION ".join(busy) or "SELECT NULL WHERE 0"
+    for table, column in (("PROCESSES", "globalPid"), ("ThreadNames", "globalTid")):
+        if column in columns.get(table, ()):
+            file.execute(f"DELETE FROM {table} WHERE {_PROCESS.format(column)} NOT IN ({events})")
+
+
+def _drop_unused_strings(file: sqlite3.Connection, columns: dict[str, list[str]]) -> None:
+    """Delete the strings that no event, process or thread is called by."""
+    if "StringIds" not in columns:
+        return
+    named = [(table, column) for table, own in columns.items() for column in own if column in _NAMES]
+    used = [f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL" for table, column in named]
+    file.execute(f"DELETE FROM StringIds WHERE id NOT IN ({' UNION '.join(used) or 'SELECT NULL WHERE 0'})")

@@ -76,6 +76,7 @@ class Heard:
         monkeypatch.setattr(profile_pass, "run_pieces", lambda pieces: self.add("run"))
         monkeypatch.setattr(profile_pass, "capture_alone", self.capture)
         monkeypatch.setattr(profile_pass, "Nvtx", lambda: self)
+        monkeypatch.setattr(profile_pass, "TorchNvtx", lambda: Torchs(self))
         self.ops = SimpleNamespace(mark=None)
         self.step = SimpleNamespace(ops=self.ops, inputs=SimpleNamespace(positions=SimpleNamespace(device=CUDA)))
 
@@ -83,7 +84,9 @@ class Heard:
         self.events.append(event)
 
     def capture(self, graph, step, pieces, pool):
-        self.add("capture with ranges" if step.ops.mark is self else "capture")
+        step.ops.mark.enter(Range(layer=2))
+        self.add("capture")
+        step.ops.mark.exit(Range(layer=2))
         return SimpleNamespace(replay=lambda: self.add("replay"))
 
     def enter(self, rng):
@@ -93,15 +96,30 @@ class Heard:
         self.add("exit")
 
 
+class Torchs:
+    """The ranges of torch, written down where the other ones are."""
+
+    def __init__(self, heard):
+        self.heard = heard
+
+    def enter(self, rng):
+        self.heard.add("torch's too")
+
+    def exit(self, rng):
+        self.heard.add("torch's exit")
+
+
 CUDA = torch.device("cuda")
-STEP = "enter dsv4bench:step=0 rank=0"
+STEP = ["enter dsv4bench:step=0 rank=0", "torch's too"]
+LAYER = ["enter dsv4bench:step=0 layer=2 rank=0", "torch's too"]
+EXIT = ["torch's exit", "exit"]
 
 
 def test_nsys_sees_the_capture_of_a_graph_and_then_one_replay(monkeypatch):
     heard = Heard(monkeypatch)
     profile_pass._under_nsys(object(), heard.step, [])
     assert [event for event in heard.events if event != "wait"] == [
-        "warm up on side", "start", "capture with ranges", STEP, "replay", "exit", "stop",
+        "warm up on side", "start", *LAYER, "capture", *EXIT, *STEP, "replay", *EXIT, "stop",
     ]  # fmt: skip
     assert heard.events[-2] == "wait"  # for the device, before the collection ends
 
@@ -109,7 +127,9 @@ def test_nsys_sees_the_capture_of_a_graph_and_then_one_replay(monkeypatch):
 def test_nsys_sees_one_eager_step_and_no_warm_up(monkeypatch):
     heard = Heard(monkeypatch)
     profile_pass._under_nsys(None, heard.step, [])
-    assert [event for event in heard.events if event != "wait"] == ["run", "run", "start", STEP, "run", "exit", "stop"]
+    assert [event for event in heard.events if event != "wait"] == [
+        "run", "run", "start", *STEP, "run", *EXIT, "stop",
+    ]  # fmt: skip
 
 
 def test_collection_ends_after_an_error_too(monkeypatch):
