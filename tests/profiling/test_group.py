@@ -199,11 +199,11 @@ def test_clocks_are_read_while_a_cell_is_timed():
 
 def test_the_largest_forward_is_counted_and_rather_one_in_a_graph(tmp_path):
     run = tiny(requests=requests_file(tmp_path, 20), chunk="8", graph=False)
-    assert run._counted(run.runs[0]).live == 8
+    assert run.counted(run.runs[0]).live == 8
     run = tiny(requests=requests_file(tmp_path, 14), chunk="9", graph=True)
     # 9 tokens are over the largest bucket, 5 run in a bucket of 8
     assert [(batch.live, batch.bucket) for batch in run.plan[0]] == [(9, None), (5, 8)]
-    assert run._counted(run.runs[0]).live == 5
+    assert run.counted(run.runs[0]).live == 5
 
 
 def test_a_cell_keeps_counts_and_memory():
