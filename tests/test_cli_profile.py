@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from dsv4bench import cli_profile
-from dsv4bench.cli_profile import reduced
+from dsv4bench.cli_profile import Profiles, profile_largest, reduced
 from dsv4bench.profiling.profile_pass import parse_job
 from dsv4bench.results.store import read_records
+from dsv4bench.workloads.cells import cells
+from dsv4bench.workloads.options import PrefillArguments, prefill_options
 from tests.command_line import command_line, tiny_config
 
 FAKE = f"""#!{sys.executable}
@@ -111,24 +113,30 @@ def test_a_cell_that_is_finished_is_not_recorded_again(run, made):
     assert made == []
 
 
-def test_nsys_leaves_an_export_without_the_environment(run, nsys, tmp_path):
-    found = run("--profile", "nsys")
-    assert found.code == 0
-    (record,) = read_records(tmp_path / "out").records
-    (name,) = record.traces
-    path = tmp_path / "out" / name
+@pytest.fixture
+def recorded(tmp_path, config):
+    """Record the one cell of a plan under nsys; return what came of it and the folder of the records."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    typed = PrefillArguments(geometry=str(config), extend="4", prefix="60", graph=False, reuse="on", device="cpu")
+    plan = cells(prefill_options(typed))
+    return lambda: (profile_largest(plan, plan, typed, "nsys", folder, lambda cell: "0123456789"), folder)
+
+
+def test_nsys_leaves_an_export_without_the_environment_and_no_report(recorded, nsys):
+    found, folder = recorded()
+    assert found == Profiles({"0123456789": ["eager-reuse-on-01234567.sqlite"]}, [])
+    (path,) = folder.iterdir()
     with closing(sqlite3.connect(path)) as file:
         assert file.execute("SELECT * FROM META_DATA_CAPTURE").fetchall() == [("CAPTURE_EVENT_TYPE", "NvtxEvents")]
         ((called,),) = file.execute("SELECT text FROM NVTX_EVENTS").fetchall()
     words, environment = json.loads(called)
+    assert words[:3] == ["profile", "-t", "nvtx"]
+    assert words[-3:-1] == ["-m", "dsv4bench.profiling.profile_pass"]
+    assert parse_job(words[-1]).tool == "nsys"
     assert "API_TOKEN" not in environment
     assert environment["TRITON_CACHE_DIR"] == "kept/for/triton"
-    assert words[:3] == ["profile", "-t", "nvtx"]
-    assert parse_job(words[-1]).tool == "nsys"
-    assert words[-3:-1] == ["-m", "dsv4bench.profiling.profile_pass"]
-    kept = [file for file in (tmp_path / "out").iterdir() if file != path]
-    assert [file.suffix for file in kept] == [".jsonl"]  # no report beside it
-    assert not [file for file in (path, *kept) if b"hunter2" in file.read_bytes()]
+    assert b"hunter2" not in path.read_bytes()
 
 
 FAILURES = {
@@ -140,17 +148,21 @@ FAILURES = {
 
 
 @pytest.mark.parametrize(("mode", "said"), FAILURES.items(), ids=FAILURES)
-def test_a_pass_that_fails_is_one_line_and_exit_code_1_and_the_cells_are_measured(
-    run, nsys, monkeypatch, tmp_path, mode, said
-):
+def test_a_pass_that_fails_is_one_line_and_leaves_nothing(recorded, nsys, monkeypatch, mode, said):
     nsys(mode)
     monkeypatch.setattr(cli_profile, "TIMEOUT_S", 0.3 if mode == "sleep" else 60)
+    found, folder = recorded()
+    assert found == Profiles({}, [f"no trace of eager reuse on: {said}"])
+    assert list(folder.iterdir()) == []
+
+
+def test_after_a_pass_that_failed_the_cells_are_measured_and_the_exit_code_is_1(run, nsys, tmp_path):
+    nsys("fail")
     found = run("--profile", "nsys")
     assert found.code == 1
-    assert f"no trace of eager reuse on: {said}" in found.err.splitlines()
+    assert "no trace of eager reuse on: nsys cannot do this" in found.err.splitlines()
     (record,) = read_records(tmp_path / "out").records
     assert (record.status, record.traces) == ("ok", [])
-    assert [file.suffix for file in (tmp_path / "out").iterdir()] == [".jsonl"]
 
 
 WRONG = {
