@@ -51,7 +51,8 @@ def check_profile(tool: str, device: str) -> str | None:
         raise UsageError(f"--profile {tool}: expected one of {', '.join(TOOLS)}{nearest(tool, tuple(TOOLS))}")
     if tool == "nsys":
         missing = NO_NSYS if shutil.which("nsys") is None else None
-        missing = missing or (NO_NVTX if importlib.util.find_spec("nvtx") is None else None)
+        if device == "cpu" and importlib.util.find_spec("nvtx") is None:
+            missing = missing or NO_NVTX
         if missing is not None:
             raise UsageError(f"--profile nsys: {missing}")
     return (

@@ -75,7 +75,7 @@ class Heard:
         monkeypatch.setattr(profile_pass, "warm_up", lambda pieces, stream, times: self.add(f"warm up on {stream}"))
         monkeypatch.setattr(profile_pass, "run_pieces", lambda pieces: self.add("run"))
         monkeypatch.setattr(profile_pass, "capture_alone", self.capture)
-        monkeypatch.setattr(profile_pass, "Nvtx", lambda: self)
+        monkeypatch.setattr(profile_pass, "timing_mark", lambda: (self, "nvtx"))
         monkeypatch.setattr(profile_pass, "TorchNvtx", lambda: Torchs(self))
         self.ops = SimpleNamespace(mark=None)
         self.step = SimpleNamespace(ops=self.ops, inputs=SimpleNamespace(positions=SimpleNamespace(device=CUDA)))
