@@ -95,7 +95,7 @@ def _read(path: Path, cells: Cells, asked: Mapping[str, Any]) -> list[Record]:
     if asked:
         raise UsageError(f"--{next(iter(asked))}: {path} has its cells already; expected no PATH beside it")
     if path.suffix in TRACES:
-        raise UsageError(f"{path}: a trace cannot be read yet (that comes with `dsv4bench trace`); {RECORDS}")
+        raise UsageError(f"{path}: a trace, which `dsv4bench trace review` reads; {RECORDS}")
     reading = read_records(path)
     for warning in reading.warnings:
         print(f"warning: {warning}", file=sys.stderr)

@@ -98,8 +98,8 @@ def test_an_uncounted_class_fails_unless_it_is_allowed(run, tmp_path):
 BAD = {
     "--expect nowhere.toml sweep.jsonl": "--expect nowhere.toml: no such file, and none of that name is shipped",
     "--expect after.toml nowhere": "nowhere: no such file or directory",
-    "--expect after.toml trace.sqlite": "trace.sqlite: a trace cannot be read yet (that comes with `dsv4bench trace`)",
-    "--expect after.toml trace.json": "trace.json: a trace cannot be read yet",
+    "--expect after.toml trace.sqlite": "trace.sqlite: a trace, which `dsv4bench trace review` reads; expected",
+    "--expect after.toml trace.json": "trace.json: a trace, which `dsv4bench trace review` reads",
     "--expect after.toml sweep.jsonl --batch 8": "--batch: sweep.jsonl has its cells already; expected no PATH",
     "--expect after.toml sweep.jsonl --out new": "--out: sweep.jsonl has its cells already; expected no PATH",
     "--expect after.toml sweep.jsonl --reuse of": "sweep.jsonl: no cell with reuse of (did you mean 'off'?); here",
