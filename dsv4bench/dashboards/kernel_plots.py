@@ -27,11 +27,16 @@ Timed = tuple[Record, Speed]
 
 
 def draw_kernels(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Save the roofline of all kernels with a time and the bars of each in `folder`; return the files, none without."""
+    """Save the roofline of all kernels with a time and the bars of each in `folder`; return the files, none without.
+
+    Kernels without arithmetic have no roofline.
+    """
     timed = timed_kernels(records)
     if not timed:
         return []
-    paths = save_figure(roofline_figure(timed), folder / "roofline")
+    paths = []
+    if any(seen.intensity > 0 for _, seen in timed):
+        paths += save_figure(roofline_figure(timed), folder / "roofline")
     for same in grouped(timed, lambda one: _name(one[0])):
         paths += save_figure(bars_figure(same), folder / f"kernel-{_name(same[0][0])}")
     return paths

@@ -6,7 +6,6 @@ in segments. `hopper`: the whole source step is one break over the live rows. Up
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -77,12 +76,6 @@ def source_parts(kind: LayerKind, form: Form) -> Iterator[tuple[str, Where]]:
         yield INDEX_QUERIES, "segment"
         # candidate consumers score a bounded number of positions, so upstream captures them
         yield TOP_K, "segment" if kind.candidates == "consume" else "break"
-
-
-def breaks_of(geometry: Geometry, form: Form) -> dict[str, int]:
-    """Return how many breaks of each part all layers have together, late layers not replayed."""
-    parts = (part for kind in geometry.layers for part, where in layer_parts(kind, form) if where == "break")
-    return dict(Counter(parts))
 
 
 def copied_row_bytes(geometry: Geometry, kind: LayerKind, variant: Variant) -> list[int]:

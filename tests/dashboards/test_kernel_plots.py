@@ -45,6 +45,11 @@ def test_files_of_every_kernel_and_none_without_a_time(tmp_path):
     assert draw_kernels([unable()], tmp_path) == []
 
 
+def test_kernels_without_arithmetic_alone_have_no_roofline(tmp_path):
+    names = [path.name for path in draw_kernels([kernel_record("triton")], tmp_path)]
+    assert names == ["kernel-dequant.png", "kernel-dequant.svg"]
+
+
 def test_kernels_without_arithmetic_leave_the_roofs_alone():
     axes = roofline_figure(timed_kernels([kernel_record("triton")])).axes[0]
     assert len([line for line in axes.lines if len(line.get_xdata())]) == 1
