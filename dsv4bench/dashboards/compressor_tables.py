@@ -45,7 +45,7 @@ def _launch_signature(pair: Pair) -> str:
 
 def _launch_table(same: Sequence[Pair]) -> Table:
     on_gpu = same[0].any.engine == "gpu"
-    what = "launches" if on_gpu else "aten operations"
+    what = "launches" if on_gpu else "aten"
     columns = (
         Column("kv_source", ("kv_source",)),
         *(

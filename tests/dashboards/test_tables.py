@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dsv4bench.dashboards.render import said_once
+from dsv4bench.dashboards.render import plain, said_once
 from dsv4bench.dashboards.table import Table
 from dsv4bench.dashboards.tables import FORMATS, show, tables
 from dsv4bench.errors import UsageError
@@ -319,6 +319,20 @@ def test_an_unknown_format_is_one_clear_line():
     with pytest.raises(UsageError, match=r"--format mark: expected one of table, md, csv, json, jsonl"):
         show([], "mark", io.StringIO())
     assert len(FORMATS) == 5
+
+
+def test_a_cpus_launches_of_a_compressor_fit_80_columns():
+    ops = {"torch": "compress_pool", "fused": "compress_c2"}
+    cells = [
+        with_variant(
+            replace(one, counts=[{**row(ops[name], 2, "segment", 3), "aten_ops": 249}]), compressor=name, reuse="on"
+        )
+        for one in cpu_sweep()
+        for name in ops
+    ]
+    (table,) = named(cells, "Launches")
+    assert texts(table)[0]["torch aten"] == "249"
+    assert max(map(len, plain(table).splitlines())) <= 80
 
 
 def test_what_all_tables_say_is_said_once_behind_them():
