@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from dsv4bench.dashboards.finding_table import finding_table
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.dashboards.review_tables import review_tables
@@ -18,9 +21,9 @@ from dsv4bench.dashboards.trace_diff_tables import diff_tables, likeness_table
 from dsv4bench.errors import UsageError, nearest
 from dsv4bench.profiling.replay_match import fitting
 from dsv4bench.profiling.traces.columns import PUSH_POP, START_END
-from dsv4bench.profiling.traces.diff import diff
+from dsv4bench.profiling.traces.diff import compared, diff
 from dsv4bench.profiling.traces.doctor import examine
-from dsv4bench.profiling.traces.groups import AXES, NEEDS_ATTRIBUTION, OP_AND_SOURCE
+from dsv4bench.profiling.traces.groups import NEEDS_ATTRIBUTION, OP_AND_SOURCE
 from dsv4bench.profiling.traces.labels import label
 from dsv4bench.profiling.traces.open_trace import open_trace
 from dsv4bench.profiling.traces.placed import Placed, place
@@ -34,9 +37,10 @@ from dsv4bench.results.store import read_records
 from dsv4bench.results.trace_diffs import TraceDiff
 from dsv4bench.workloads.geometry import Geometry, geometry
 
+Flags = npt.NDArray[np.bool_]
 OK, FAILED, UNATTRIBUTED, NOTHING = 0, 1, 3, 4
 REVIEW_AXES = ("layer", "kv_source", "op", "kernel", "range", "stream")
-DIFF_AXES = {"kv_source": OP_AND_SOURCE, "op": "op", "layer": "layer", "kernel": "kernel"}
+DIFF_AXES = {"kv_source": OP_AND_SOURCE, "op": "op", "layer": "layer", "kernel": "kernel"}  # asked for -> shown
 KINDS = {"push-pop": PUSH_POP, "start-end": START_END}
 STEPS = re.compile(r"(\d+)(?:-(\d+))?")
 OFF = "off"
@@ -80,26 +84,28 @@ def run_review(path: Path, reading: Reading, by: str, steps: str, form: str, all
         print(json.dumps(found.plain(), indent=1, allow_nan=False))
     else:
         show_tables(review_tables(found, asked or None, form == "csv"), form, sys.stdout)
-    return _incomplete(ranks, asked, only, allow) if asked in NEEDS_ATTRIBUTION else OK
+    counted = [(placed, chosen_operations(placed, only)) for placed in ranks]
+    return _incomplete(asked, counted, allow) if asked in NEEDS_ATTRIBUTION else OK
 
 
 def run_diff(
     paths: Mapping[str, tuple[Path, int | None]], reading: Reading, by: str, form: str, allow: bool, unlike: bool
 ) -> int:
     """Print a comparison; return 3 for unlike traces and, where the answer needs it, for operations without a place."""
-    asked = DIFF_AXES[_one_of("--by", by, tuple(DIFF_AXES))] if by else ""
+    asked = _one_of("--by", by, tuple(DIFF_AXES)) if by else ""
     sides = {name: _one_rank(name, path, rank, reading) for name, (path, rank) in paths.items()}
-    axis = asked or (OP_AND_SOURCE if all(map(_tells_sources, sides.values())) else "kernel")
+    axis = asked or ("kv_source" if all(placed.known("kv_source").any() for placed in sides.values()) else "kernel")
     findings = {name: [one for one in examine([placed]) if one.wrong] for name, placed in sides.items()}
-    found = diff(sides["before"], sides["after"], axis, findings)
+    found = diff(sides["before"], sides["after"], DIFF_AXES[axis], findings)
     refused = bool(found.unlike) and not unlike
     _print_diff(found, form, refused)
     if refused:
         whats = " and ".join(one.what for one in found.unlike)
         print(f"refused: {whats} differ, so numbers say nothing; --allow-unlike shows them", file=sys.stderr)
         return UNATTRIBUTED
-    asking = sides.values() if axis in NEEDS_ATTRIBUTION else ()
-    return max([_wrong(findings, allow), *(_incomplete([placed], axis, None, allow) for placed in asking)])
+    asking = sides.items() if axis in NEEDS_ATTRIBUTION else ()
+    places = (_incomplete(axis, [(placed, compared(placed))], allow, f"{side}: ") for side, placed in asking)
+    return max([_wrong(findings, allow), *places])
 
 
 def run_doctor(path: Path, reading: Reading, as_json: bool) -> int:
@@ -134,23 +140,18 @@ def _tells_sources(placed: Placed) -> bool:
     return len(placed.rows) > 0 and bool(placed.known("kv_source").any() or placed.known("op").mean() > MOST)
 
 
-def _incomplete(ranks: Sequence[Placed], axis: str, only: tuple[int, int] | None, allow: bool) -> int:
-    """Return 3 and say so if operations (of these steps) have no place on an axis, 4 if there is no operation."""
-    counted = [chosen_operations(placed, only) for placed in ranks]
-    total = sum(int(chosen.sum()) for chosen in counted)
+def _incomplete(axis: str, counted: Sequence[tuple[Placed, Flags]], allow: bool, side: str = "") -> int:
+    """Return 3 and say so if some of the operations that count have no place on an axis, 4 if there is none."""
+    total = sum(int(chosen.sum()) for _, chosen in counted)
     if not total:
-        print("nothing to group: no device operation was recorded", file=sys.stderr)
+        print(f"{side}nothing to group: no device operation was recorded", file=sys.stderr)
         return NOTHING
-    missing = max(
-        sum(int((chosen & ~placed.known(name)).sum()) for placed, chosen in zip(ranks, counted, strict=True))
-        for name in AXES[axis]
-    )
-    lost = sum(placed.coverage.lost for placed in ranks)
+    missing = sum(int((chosen & ~placed.known(axis)).sum()) for placed, chosen in counted)
+    lost = sum(placed.coverage.lost for placed, _ in counted)
     if allow or not (missing or lost):
         return OK
-    whats = " or ".join(AXES[axis])
-    said = f"{missing} of {total} operations have no {whats}" if missing else f"{lost} launches have no kernel"
-    print(f"{said}: --allow-unattributed accepts that", file=sys.stderr)
+    said = f"{missing} of {total} operations have no {axis}" if missing else f"{lost} launches have no kernel"
+    print(f"{side}{said}: --allow-unattributed accepts that", file=sys.stderr)
     return UNATTRIBUTED
 
 

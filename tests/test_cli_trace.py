@@ -16,6 +16,9 @@ def folder(tmp_path_factory):
     """Return a folder of small traces and one of two ranks."""
     path = tmp_path_factory.mktemp("traces")
     outside = dequants((2, 3, 4)).launched("setup", 50_000, 50_100, 50_200)
+    unplaced = dequants((2, 3, 4)).launched("setup", 8_000, 8_100, 8_200)
+    sources = Timed().range("kv_source=8", 0, 900).launched("a", 10, 100, 200).launched("b", 30, 300, 400)
+    layers = Timed().range("model.layers.21", 0, 900).launched("a", 10, 100, 200).launched("b", 30, 300, 400)
     lost = steps_of(4)
     lost.call("cudaLaunchKernel", 9_000)
     graph = Timed().range("step0", 0, 900)
@@ -25,6 +28,9 @@ def folder(tmp_path_factory):
         "before": dequants((2, 3, 4)),
         "after": dequants((2,)),
         "outside": outside,
+        "unplaced": unplaced,
+        "sources": sources,
+        "layers": layers,
         "plain": steps_of(4, kernels=3, last_kernels=1),
         "lost": lost,
         "graph": graph,
@@ -226,8 +232,30 @@ def test_unlike_traces_are_shown_on_request_and_labelled(run):
 
 
 def test_diff_needs_places_unless_told_otherwise(run):
-    assert run("diff", "outside.json", "after.json", "--by", "op").code == 3
-    assert run("diff", "outside.json", "after.json", "--by", "op", "--allow-unattributed").code == 0
+    done = run("diff", "unplaced.json", "after.json", "--by", "op")
+    assert (done.code, done.err) == (3, "before: 1 of 10 operations have no op: --allow-unattributed accepts that\n")
+    assert run("diff", "unplaced.json", "after.json", "--by", "op", "--allow-unattributed").code == 0
+
+
+def test_diff_says_what_lies_outside_of_the_steps_it_compares_and_needs_no_place_for_it(run):
+    done = run("diff", "outside.json", "after.json", "--by", "op")
+    assert done.code == 0
+    assert "before: 1 operations outside of whole steps are not compared" in done.out
+
+
+@pytest.mark.parametrize("axis", [(), ("--by", "kv_source")], ids=["as-is", "by-kv-source"])
+def test_a_diff_by_source_needs_sources_and_no_operations(run, axis):
+    done = run("diff", "sources.json", "sources.json", *axis)
+    assert (done.code, done.err) == (0, "")
+    assert re.search(r"^- +8 +2 ", done.out, re.MULTILINE)
+    assert run("diff", "sources.json", "sources.json", "--by", "op").code == 3
+
+
+def test_a_layer_without_a_geometry_has_no_source_and_a_diff_of_such_traces_goes_by_kernel(run):
+    done = run("review", "layers.json", "--by", "kv_source")
+    assert (done.code, done.err) == (3, "2 of 2 operations have no kv_source: --allow-unattributed accepts that\n")
+    assert run("review", "layers.json", "--by", "kv_source", "--geometry", "v41-flash").code == 0
+    assert "By kernel, a step" in run("diff", "layers.json", "layers.json").out
 
 
 def test_diff_trusts_no_wrong_counts(run):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from dsv4bench.profiling.traces.columns import COPY, SET
@@ -87,12 +88,19 @@ def step_table(rows: pd.DataFrame, keys: list[str], steps: Sequence[int]) -> dic
     return {name: (_span(counts[at]), _span(times[at])) for at, name in enumerate(names)}
 
 
+def compared(placed: Placed) -> npt.NDArray[np.bool_]:
+    """Return which operations a comparison counts: those of whole steps."""
+    return placed.rows["step"].isin(_whole_steps(placed)).to_numpy()
+
+
+def _whole_steps(placed: Placed) -> list[int]:
+    good = {id(step) for step in whole(placed.told)}
+    return [at for at, step in enumerate(placed.told) if id(step) in good]
+
+
 def _table(placed: Placed, axis: str, foreign: bool) -> Table:
     """Return launches and time per whole step of each group, by its plain keys."""
-    steps = placed.told
-    good = {id(step) for step in whole(steps)}
-    keys = list(AXES[axis])
-    whole_steps = [at for at, step in enumerate(steps) if id(step) in good]
+    keys, whole_steps = list(AXES[axis]), _whole_steps(placed)
     if not (foreign and axis == "kernel"):
         return {
             _plain(key_values(placed, axis, name)): both
@@ -129,6 +137,10 @@ def _notes(sides: Sequence[Placed], totals: Mapping[str, tuple[Span | None, Span
         f"{side} marks no steps: its numbers are those of the whole trace"
         for side, placed in zip(("before", "after"), sides, strict=True)
         if not placed.steps.marked
+    ]
+    left_out = [(side, int((~compared(placed)).sum())) for side, placed in zip(("before", "after"), sides, strict=True)]
+    notes += [
+        f"{side}: {count} operations outside of whole steps are not compared" for side, count in left_out if count
     ]
     if foreign:
         notes.append("formats or graph modes name copies and fills in their own ways: each is one row here")

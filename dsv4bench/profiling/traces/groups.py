@@ -22,7 +22,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "stream": ("device", "stream"),
     OP_AND_SOURCE: ("op", "kv_source"),
 }
-NEEDS_ATTRIBUTION = ("layer", "kv_source", "op", OP_AND_SOURCE)  # whose answer is wrong where something has no place
+NEEDS_ATTRIBUTION = ("layer", "kv_source", "op")  # whose answer is wrong where something has no place
 _KINDS = {"kernels": KERNEL, "copies": COPY, "sets": SET}
 
 

@@ -38,6 +38,7 @@ class Labels:
     """Where each operation belongs: arrays with an entry an operation, NO_ID where it is not known.
 
     `op` is an index into `ops`, `method` a code of `ranges_of.METHODS`. `step` is told by a map or inferred only.
+    `sourceless` says which lie in a layer that is known to read no compressed KV.
     `coverage` says how many have a layer, source or operation of ours (or, where none has one, a range).
     `notes` are sentences on what had to be assumed and why layers were not inferred.
     """
@@ -45,6 +46,7 @@ class Labels:
     layer: Rows
     ratio: Rows
     kv_source: Rows
+    sourceless: Rows
     op: Rows
     step: Rows
     method: Rows
@@ -55,10 +57,11 @@ class Labels:
     def known(self, axis: str) -> Rows:
         """Return which operations have a place on an axis: "layer", "kv_source" or "op".
 
-        An operation of a layer that reads no compressed KV has its place among the sources: that of none.
+        An operation of a layer that reads no compressed KV has its place among the sources: that of none. Of a layer
+        alone, without a geometry, no source is known.
         """
         if axis == "kv_source":
-            return np.asarray((self.layer != NO_ID) | (self.kv_source != NO_ID))
+            return np.asarray(self.sourceless | (self.kv_source != NO_ID))
         return np.asarray((self.layer if axis == "layer" else self.op) != NO_ID)
 
 
@@ -90,6 +93,7 @@ def label(
         layer=told.layer,
         ratio=told.ratio,
         kv_source=told.kv_source,
+        sourceless=told.sourceless,
         op=told.op,
         step=told.step,
         method=told.method,
@@ -105,6 +109,7 @@ class _Told:
     def __init__(self, trace: Trace, found: RangesOf, patterns: Patterns) -> None:
         self.ops = Codes()
         self.method = found.method.copy()
+        self.in_geometry = False  # whether a geometry says which sources layers read
         texts, text_of = np.unique(trace.annotations["text"].to_numpy(), return_inverse=True)
         read = [patterns.read(str(trace.strings[code])) or Place() for code in texts]
         where = _Chain(
@@ -125,6 +130,11 @@ class _Told:
     def placed(self) -> Rows:
         """Which operations have a place."""
         return np.asarray((self.layer != NO_ID) | (self.kv_source != NO_ID) | self.own)
+
+    @property
+    def sourceless(self) -> Rows:
+        """Which operations lie in a layer that reads no source: a range of ours or a geometry says what layers read."""
+        return np.asarray((self.layer != NO_ID) & (self.own | self.in_geometry) & (self.kv_source == NO_ID))
 
     def name_kernels(self, kernels: Rows) -> None:
         """Let a kernel's name say the operation where no range of ours does; a name of several as a last resort."""
@@ -162,6 +172,7 @@ class _Told:
 
     def add_sources(self, geometry: Geometry) -> None:
         """Add kv_source and ratio where a layer is known and they are not; a layer beyond the geometry has none."""
+        self.in_geometry = True
         kinds = geometry.layers
         inside = (self.layer >= 0) & (self.layer < len(kinds))
         at = np.where(inside, self.layer, NO_ID)

@@ -64,7 +64,10 @@ def test_a_serving_engines_modules_become_layers_and_a_geometry_says_their_sourc
 
 
 def test_without_a_geometry_a_layer_has_no_source():
-    assert {row[1] for row in rows(labelled(serving()))} == {None}
+    labels = labelled(serving())
+    assert {row[1] for row in rows(labels)} == {None}
+    assert not labels.known("kv_source").any()
+    assert labels.known("layer").tolist() == [True] * 6 + [False]
 
 
 @pytest.mark.parametrize(("layer", "expected"), [(1, (1, None, 0)), (19, (19, 14, 2)), (40, (40, None, None))])
