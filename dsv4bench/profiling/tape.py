@@ -26,13 +26,13 @@ from dsv4bench.errors import CaptureError
 from dsv4bench.kernels.contract import Kernel, Provider
 from dsv4bench.profiling.tape_nodes import Call, Node, Storages, address
 from dsv4bench.profiling.tape_rules import (
-    HOST_READS,
     Finding,
     Rule,
     broken_rule,
     fresh_memory,
-    host_read,
+    made_on_the_host,
     place_of_step,
+    reads_the_host,
 )
 from dsv4bench.ranges import Mark, Range, Several
 
@@ -139,7 +139,7 @@ class TapeEngine:
 
 
 class _HostReads(TorchFunctionMode):
-    """Refuses methods that read a tensor on the host and dispatch nothing, and knows when an item is assigned."""
+    """Refuses what touches host memory and dispatches nothing that says so, and knows when an item is assigned."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
@@ -147,14 +147,15 @@ class _HostReads(TorchFunctionMode):
         self.assigning = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in HOST_READS:
-            self._recorder.refuse(host_read(name))
+        name, keywords = getattr(func, "__name__", ""), kwargs or {}
+        self._recorder.refuse(reads_the_host(name, args, keywords))
         self.assigning += name == "__setitem__"
         try:
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **keywords)
         finally:
             self.assigning -= name == "__setitem__"
+        self._recorder.refuse(made_on_the_host(name, keywords, result))
+        return result
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own gap
@@ -194,9 +195,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         """Close the innermost range."""
         self._open.pop()
 
-    def refuse(self, rule: Rule) -> None:
-        """Refuse what the step does, unless it is inside a reference that stands for a kernel."""
-        if not self._opaque:
+    def refuse(self, rule: Rule | None) -> None:
+        """Refuse what the step does, if it breaks a rule outside a reference that stands for a kernel."""
+        if rule is not None and not self._opaque:
             self._engine.refuse(rule)
 
     def call(self, rng: Range, kernel: Kernel, provider: Provider, tensors: dict[str, Any], call: Call) -> None:
@@ -217,9 +218,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
             return func(*args, **kwargs)
         names = (one.name for one in func._schema.arguments)
         arguments = dict(zip(names, args, strict=False)) | kwargs
-        rule = broken_rule(func, arguments) or self._fresh(func, arguments)
-        if rule is not None:
-            self.refuse(rule)
+        self.refuse(broken_rule(func, arguments) or self._fresh(func, arguments))
         # an alias keeps its shape when the step changes that of the original in place
         again = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
         result = func(*args, **kwargs)
@@ -242,7 +241,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         made = [one for one in outputs if address(one) not in taken]
         operation = func.overloadpacket
         if operation is _ATEN.lift_fresh:
-            self._numbers |= {id(one): one for one in outputs}
+            self._numbers |= {id(one): one for one in outputs if self._reads.assigning}
             made = outputs
         for one in made:
             storages.make(one)

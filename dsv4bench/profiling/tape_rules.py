@@ -24,6 +24,10 @@ _NOT_THE_STEP = (
 )
 # what reads a tensor on the host without dispatching an operation on a CPU
 HOST_READS = frozenset({"tolist", "numpy", "__array__", "__repr__", "cpu"})
+# what makes a tensor where `device` says
+FACTORIES = frozenset(
+    {"arange", "empty", "empty_strided", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "zeros"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,30 @@ class Finding:
 
 HOST_READ_MEND = "keep the value on the device, or make this part a break"
 DATA_SIZE_MEND = "use a fixed size and a mask (torch.where, masked_fill), or make this part a break"
+_PUTS = (torch.ops.aten.index_put_, torch.ops.aten.index_put)
 FRESH_MEMORY_MEND = "build the tensor before capture and refresh it in place, or fill one on the device"
 
 
 def host_read(name: str) -> Rule:
     """Return the rule that a call of `name` (e.g. "tolist") breaks."""
     return Rule("reads a value to the host", HOST_READ_MEND, name)
+
+
+def reads_the_host(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Rule | None:
+    """Return the rule that a call breaks which reads a tensor on the host and dispatches nothing on a CPU, or None."""
+    moved = name == "to" and any(isinstance(one, str) and one == "cpu" for one in (*arguments, *keywords.values()))
+    return host_read(name) if moved or name in HOST_READS else None
+
+
+def made_on_the_host(name: str, keywords: Mapping[str, Any], made: Any) -> Rule | None:
+    """Return the rule that a call breaks which makes a tensor on the host where a GPU runs the step, or None.
+
+    That is one without a device, or with the word "cpu": a step names the device of its inputs. A tensor of one number
+    may lie on the host, where torch takes it for a number.
+    """
+    if name not in FACTORIES or "out" in keywords or keywords.get("device") not in (None, "cpu") or not made.dim():
+        return None
+    return Rule("makes a tensor in host memory", "name the device of the inputs: device=x.device", name)
 
 
 def fresh_memory(name: str) -> Rule:
@@ -77,7 +99,7 @@ def broken_rule(func: Any, arguments: Mapping[str, Any]) -> Rule | None:
     name = str(func.__name__).removesuffix(".default")
     if torch.Tag.data_dependent_output in func.tags:
         return host_read(name)
-    sized = torch.Tag.dynamic_output_shape in func.tags or func.overloadpacket is torch.ops.aten.index_put_
+    sized = torch.Tag.dynamic_output_shape in func.tags or func.overloadpacket in _PUTS
     if sized and _size_depends_on_data(func.overloadpacket, arguments):
         return Rule("has a size that depends on data", DATA_SIZE_MEND, name)
     return None
@@ -87,7 +109,7 @@ def _size_depends_on_data(operation: Any, arguments: Mapping[str, Any]) -> bool:
     aten = torch.ops.aten
     if operation is aten.index:
         return _has_mask(arguments["indices"])
-    if operation is aten.index_put_:  # with one value a mask is a masked fill, which has no size
+    if operation in _PUTS:  # with one value a mask is a masked fill, which has no size
         return arguments["values"].numel() != 1 and _has_mask(arguments["indices"])
     return not (operation is aten.repeat_interleave and arguments.get("output_size") is not None)
 

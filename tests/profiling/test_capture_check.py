@@ -91,7 +91,7 @@ def takes_the_live_rows(step, kind, rows):
 
 
 def allocates_the_live_rows(step, kind, rows):
-    torch.empty(step.forward.live).zero_().add_(1)
+    torch.empty(step.forward.live, device=step.inputs.loc.device).zero_().add_(1)
 
 
 def bakes_in_a_number(step, kind, rows):

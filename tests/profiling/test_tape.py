@@ -66,7 +66,7 @@ def test_what_python_chose_at_capture_stays_chosen():
     [
         (lambda x: torch.add(x, 1, out=x), ["add.out"]),
         (lambda x: x.addmm_(x, x), ["addmm_"]),
-        (lambda x: torch.empty(3, dtype=x.dtype).zero_(), ["zero_"]),
+        (lambda x: torch.empty(3, dtype=x.dtype, device=x.device).zero_(), ["zero_"]),
         (lambda x: x.t().reshape(-1), ["clone"]),
         (torch.empty_like, []),
         (lambda x: x.clone().unsqueeze_(0).squeeze_(0).add_(1), ["clone", "add_.Tensor"]),
@@ -77,7 +77,7 @@ def test_what_python_chose_at_capture_stays_chosen():
     ids=["out", "in place", "allocation", "reshape", "nothing", "metadata", "two results", "list", "views"],
 )
 def test_views_and_allocations_are_no_nodes(work, nodes):
-    tape, replay = taped(lambda: work(torch.ones(2, 2)))
+    tape, replay = taped(lambda: work(torch.ones(2, 2, device=X.device)))
     assert names(tape) == ["ones", *nodes]
     replay()
 
@@ -177,25 +177,41 @@ REFUSED = {
     "tolist": (lambda: X.tolist()[0], r"reads a value to the host \(tolist\)"),
     "numpy": (lambda: X.numpy()[0], r"reads a value to the host \(numpy\)"),
     "cpu": (lambda: X.cpu()[0], r"reads a value to the host \(cpu\)"),
+    "to the cpu": (lambda: X.to("cpu"), r"reads a value to the host \(to\)"),
+    "to a device": (lambda: X.to(device="cpu"), r"reads a value to the host \(to\)"),
     "nonzero": (lambda: X.nonzero()[0], r"has a size that depends on data \(nonzero\)"),
     "where": (lambda: torch.where(MASK), "has a size that depends on data"),
     "boolean index": (lambda: X[MASK], r"has a size that depends on data \(index.Tensor\)"),
     "assigned mask": (lambda: X.clone().__setitem__(MASK, X[3:]), "has a size that depends on data"),
+    "put mask": (lambda: X.index_put((MASK,), X[3:]), "has a size that depends on data"),
     "masked_select": (lambda: X.masked_select(MASK), "has a size that depends on data"),
     "unique": (lambda: torch.unique(X), "has a size that depends on data"),
     "repeats": (lambda: torch.repeat_interleave(PLACES), "has a size that depends on data"),
     "tensor": (lambda: torch.tensor([1, 2]), "copies fresh host memory to the device"),
     "as_tensor": (lambda: torch.as_tensor([1, 2]), "copies fresh host memory to the device"),
     "index list": (lambda: X[[0, 1]], "copies fresh host memory to the device"),
+    "no device": (lambda: X[torch.arange(2)], r"makes a tensor in host memory \(arange\)"),
+    "host device": (lambda: torch.zeros(2, device="cpu"), r"makes a tensor in host memory \(zeros\)"),
     "one element": (lambda: X.clone().__setitem__(0, 5), r"copies fresh host memory .*use fill_"),
 }
+
+
+def arange_inside_its_device():
+    with X.device:
+        return torch.arange(4)
+
+
 ALLOWED = {
     "index": lambda: X[PLACES],
     "fill a slice": lambda: X.clone().__setitem__(slice(0, 2), 5),
     "fill a mask": lambda: X.clone().__setitem__(MASK, 5),
     "where": lambda: torch.where(MASK, X, -1),
     "repeats": lambda: torch.repeat_interleave(PLACES, output_size=3),
-    "arange": lambda: torch.arange(4),
+    "arange": lambda: torch.arange(4, device=X.device),
+    "device around": arange_inside_its_device,
+    "host number": lambda: X + torch.full((), 2.0),
+    "in a tensor": lambda: torch.arange(2, out=PLACES.clone()),
+    "to a type": lambda: X.to(torch.float64).to(X.device),
     "sort": lambda: X.sort().values,
 }
 
@@ -217,6 +233,19 @@ def test_what_a_graph_refuses_names_piece_file_and_line_and_leaves_no_mode(name)
 def test_what_a_graph_holds_is_not_refused(name):
     _, replay = taped(ALLOWED[name])
     replay()
+
+
+def test_host_memory_that_is_copied_is_one_finding_where_it_is_made():
+    findings = []
+
+    def copies():
+        made = torch.tensor([5.0])
+        X.clone()[:1].copy_(made)
+
+    taped(copies, findings=findings)
+    assert [found.rule.text for found in findings] == [
+        "copies fresh host memory to the device (torch.tensor or the like)"
+    ]
 
 
 def test_a_failing_piece_leaves_no_mode_either():
