@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dsv4bench.profiling.traces.doctor_counts import COUNT_RULES
+from dsv4bench.profiling.traces.doctor_counts import COUNT_RULES, one_of_n_processes
 from dsv4bench.profiling.traces.doctor_times import TIME_RULES
 from dsv4bench.profiling.traces.placed import Placed
 from dsv4bench.results.reviews import Finding
@@ -19,6 +19,8 @@ def examine(ranks: Sequence[Placed]) -> list[Finding]:
         for rule in (*COUNT_RULES, *TIME_RULES)
         if (finding := rule(placed)) is not None
     ]
+    missing = one_of_n_processes(ranks)
+    found += [missing] if missing is not None else []
     return sorted(found, key=lambda finding: not finding.wrong)
 
 

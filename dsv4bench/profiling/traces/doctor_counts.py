@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -148,14 +148,18 @@ def unclosed_ranges(placed: Placed) -> Finding | None:
     return Finding("unclosed-ranges", False, text, {"ranges": count}, "close every range before the recording ends")
 
 
-def one_of_n_processes(placed: Placed) -> Finding | None:
-    """Find a trace of one rank of a distributed run."""
-    size = next((value for name, value in placed.trace.facts.items() if name.endswith("world_size")), "")
-    if not size.isdigit() or int(size) < 2 or len(placed.trace.processes) >= int(size):
+def one_of_n_processes(ranks: Sequence[Placed]) -> Finding | None:
+    """Find traces of some ranks of a distributed run; each rank's trace says how many there are."""
+    traces = [placed.trace for placed in ranks]
+    told = [value for trace in traces for name, value in trace.facts.items() if name.endswith("world_size")]
+    size = max((int(value) for value in told if value.isdecimal()), default=0)
+    known = len(traces) if len(traces) > 1 else len(traces[0].processes)
+    if size < 2 or known >= size:
         return None
-    rank = "one rank" if placed.trace.rank is None else f"rank {placed.trace.rank}"
-    text = f"this is {rank} of {size}: a step takes as long as its slowest rank"
-    return Finding("one-of-N-processes", False, text, {"world_size": int(size)}, "trace review FOLDER, of all ranks")
+    alone = "one rank" if traces[0].rank is None else f"rank {traces[0].rank}"
+    which = f"this is {alone}" if len(traces) == 1 else f"these are {len(traces)} ranks"
+    text = f"{which} of {size}: a step takes as long as its slowest rank"
+    return Finding("one-of-N-processes", False, text, {"world_size": size}, "trace review FOLDER, of all ranks")
 
 
 def api_calls_skipped(placed: Placed) -> Finding | None:
@@ -197,7 +201,6 @@ COUNT_RULES: tuple[Rule, ...] = (
     capture_before_window,
     incomplete_attribution,
     unclosed_ranges,
-    one_of_n_processes,
     api_calls_skipped,
     profiler_warnings,
 )

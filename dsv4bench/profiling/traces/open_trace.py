@@ -9,15 +9,20 @@ from pathlib import Path
 from types import ModuleType
 
 from dsv4bench.errors import TraceFormatError
-from dsv4bench.profiling.traces import kineto_reader, nsys_export, nsys_reader
+from dsv4bench.profiling.traces import kineto_reader, nsys_export, nsys_reader, nsys_tables
 from dsv4bench.profiling.traces.columns import Trace
 from dsv4bench.profiling.traces.trace_text import head_of
 from dsv4bench.units import format_count
 
-READERS: Sequence[ModuleType] = (nsys_export, nsys_reader, kineto_reader)
+READERS: Sequence[ModuleType] = (kineto_reader, nsys_reader, nsys_export)  # by content first, then by name
 _FORMATS = "an SQLite export of nsys or the JSON of torch.profiler"
 _RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker|tp|dp|ep)[-_]?(\d+)(?!\d)", re.IGNORECASE)
-_MARKS = {b"PK\x03\x04": "a zip archive", b"\x28\xb5\x2f\xfd": "a zstd stream", b"\x7fELF": "a program"}
+_MARKS = {
+    nsys_tables.MAGIC: "a gzipped SQLite database",
+    b"PK\x03\x04": "a zip archive",
+    b"\x28\xb5\x2f\xfd": "a zstd stream",
+    b"\x7fELF": "a program",
+}
 _TAR_MARK = slice(257, 262)
 
 
@@ -44,13 +49,18 @@ def read_any(path: Path) -> Trace:
 def read_folder(path: Path) -> list[Trace]:
     """Return the traces of the files of a folder that are any, in the order of ranks, then of names.
 
-    A file that does not name its rank has the one that its own name tells ("rank3", "TP-3"). Raises TraceFormatError
-    where no file is a trace.
+    A file that does not name its rank has the one that its own name tells ("rank3", "TP-3"), if no other one has it.
+    Raises TraceFormatError where no file is a trace, or two are of one rank.
     """
     files = sorted(file for file in path.iterdir() if file.is_file() and not nsys_export.exported_beside(file))
-    traces = [_with_rank(read_any(file), file) for file in files if _reader_of(file) is not None]
+    traces = [read_any(file) for file in files if _reader_of(file) is not None]
     if not traces:
         raise TraceFormatError(f"{path}: expected a trace a rank, found none in {format_count(len(files), 'file')}")
+    named = [_with_rank(trace) for trace in traces]
+    told = [trace.rank for trace in named if trace.rank is not None]
+    if len(set(told)) == len(told):
+        traces = named
+    _check_ranks(path, traces)
     return sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0, trace.source))
 
 
@@ -58,10 +68,22 @@ def _reader_of(path: Path) -> ModuleType | None:
     return next((reader for reader in READERS if reader.sniff(path)), None)
 
 
-def _with_rank(trace: Trace, file: Path) -> Trace:
+def _with_rank(trace: Trace) -> Trace:
     """Return the trace with the rank that the name of its file tells, where it does not tell one itself."""
-    found = _RANK.search(file.name)
+    found = _RANK.search(Path(trace.source).name)
     return trace if trace.rank is not None or found is None else replace(trace, rank=int(found.group(1)))
+
+
+def _check_ranks(path: Path, traces: Sequence[Trace]) -> None:
+    """Raise TraceFormatError for two traces that say that they are of one rank."""
+    seen: dict[int, Trace] = {}
+    for trace in traces:
+        if trace.rank is None:
+            continue
+        other = seen.setdefault(trace.rank, trace)
+        if other is not trace:
+            names = " and ".join(Path(one.source).name for one in (other, trace))
+            raise TraceFormatError(f"{path}: expected one file a rank, found {names} of rank {trace.rank}: name one")
 
 
 def _what_it_is(path: Path) -> str:

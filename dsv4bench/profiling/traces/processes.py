@@ -7,14 +7,24 @@ from dataclasses import replace
 import numpy as np
 
 from dsv4bench.profiling.traces.columns import NO_ID, TABLES, Trace
+from dsv4bench.profiling.traces.ranges_of import graph_launch_rows, kernel_launches
 
 
 def by_process(trace: Trace) -> list[Trace]:
     """Return a trace for each process that ran something, its rank the place of that process; all share one clock.
 
-    A trace that names its rank, has operations of no process, or of one process only is returned as it is.
+    A process that launched kernels or graphs ran something, also where no operation of it was recorded. A trace that
+    names its rank, has operations of no process, or of one process only is returned as it is.
     """
-    ran = np.unique(trace.operations["process"].to_numpy())
+    launched = np.append(np.flatnonzero(kernel_launches(trace)), graph_launch_rows(trace))
+    ran = np.unique(
+        np.concatenate(
+            [
+                *(table["process"].to_numpy() for table in (trace.operations, trace.graph_runs)),
+                trace.launches["process"].to_numpy()[launched],
+            ]
+        )
+    )
     if trace.rank is not None or len(ran) < 2 or NO_ID in ran:
         return [trace]
     return [_only(trace, int(process), rank) for rank, process in enumerate(ran)]

@@ -223,6 +223,12 @@ def test_findings_of_ranks_name_their_rank():
     assert finding.evidence["rank"] == 1
 
 
+@pytest.mark.parametrize(("ranks", "said"), [(1, "this is rank 0 of 3"), (2, "these are 2 ranks of 3"), (3, None)])
+def test_ranks_that_are_not_there_are_one_finding_and_none_where_all_are(ranks, said):
+    found = examine([placed(healthy().trace(rank=rank, facts={"world_size": "3"})) for rank in range(ranks)])
+    assert [finding.text.partition(":")[0] for finding in found] == ([] if said is None else [said])
+
+
 def test_no_count_of_a_finding_is_a_numpy_number():
     for make, _, _ in CASES.values():
         values = [value for finding in examine([placed(make())]) for value in finding.evidence.values()]

@@ -53,6 +53,26 @@ def test_the_rank_in_a_file_goes_before_that_of_its_name(tmp_path):
     assert [trace.rank for trace in read_folder(tmp_path)] == [5]
 
 
+def test_two_files_that_say_the_same_rank_are_an_error_that_names_both(tmp_path):
+    for name in ("first.json", "second.json"):
+        written(tmp_path, document(*EVENTS, distributedInfo={"rank": 3}), name)
+    with pytest.raises(TraceFormatError, match=r"found first\.json and second\.json of rank 3: name one"):
+        read_folder(tmp_path)
+
+
+def test_names_that_give_two_files_one_rank_tell_none(tmp_path):
+    for name in ("TP-0-DP-0.json", "TP-0-DP-1.json"):
+        written(tmp_path, document(*EVENTS), name)
+    assert [trace.rank for trace in read_folder(tmp_path)] == [None, None]
+
+
+@pytest.mark.parametrize("name", ["trace.sqlite", "trace.nsys-rep", "trace.gz", "trace"])
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzipped"])
+def test_json_is_known_by_its_text_whatever_its_name(tmp_path, name, packed):
+    text = document(*EVENTS).encode()
+    assert len(read_any(written(tmp_path, gzip.compress(text) if packed else text, name)).operations) == 1
+
+
 def test_a_folder_with_a_broken_rank_is_an_error_that_names_it(tmp_path):
     written(tmp_path, document(*EVENTS), "rank0.json")
     written(tmp_path, '{"traceEvents": null}', "rank1.json")
@@ -76,10 +96,11 @@ def tar_of(content):
         (b"ph,cat\n1,2\n", "found 'ph,cat"),
         (b'{"a": 1}', "found '{\"a\": 1}'"),
         (tar_of(b"[]"), "found a tar archive: unpack it and name the folder"),
+        (gzip.compress(b"SQLite format 3\0rest"), "found a gzipped SQLite database: unpack it first"),
         (b"PK\x03\x04rest", "found a zip archive: unpack it first"),
         (b"\x1f\x8bno gzip", "found nothing that can be read"),
     ],
-    ids=["empty", "csv", "other JSON", "tar", "zip", "broken gzip"],
+    ids=["empty", "csv", "other JSON", "tar", "gzipped SQLite", "zip", "broken gzip"],
 )
 def test_what_is_no_trace_is_said(tmp_path, content, message):
     path = written(tmp_path, content, "file")
