@@ -23,9 +23,11 @@ Compressor = Annotated[
     Words, typer.Option("--compressor", metavar="torch|fused|both", help="Only such cells. [as the file says]")
 ]
 GraphMode = Annotated[Words, typer.Option("--graph-mode", metavar="MODE", help="Only such cells. [as the file says]")]
-Breaks = Annotated[Words, typer.Option("--breaks", metavar="sm100|hopper", help="Only such cells. [as the file says]")]
+Breaks = Annotated[
+    Words, typer.Option("--breaks", metavar="sm100|hopper|both", help="Only such cells. [as the file says]")
+]
 BreakOutputs = Annotated[
-    Words, typer.Option("--break-outputs", metavar="copy|in-place", help="Only such cells. [as the file says]")
+    Words, typer.Option("--break-outputs", metavar="copy|static|both", help="Only such cells. [as the file says]")
 ]
 Replay = Annotated[Words, typer.Option("--replay", metavar="off|on", help="Only such cells. [as the file says]")]
 AttentionPath = Annotated[

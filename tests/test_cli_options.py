@@ -4,7 +4,7 @@ import typing
 
 import pytest
 
-from dsv4bench import cli_options
+from dsv4bench import cli_check_counts, cli_options
 
 OPTIONS = {name: alias for name, alias in vars(cli_options).items() if typing.get_origin(alias) is typing.Annotated}
 
@@ -31,3 +31,16 @@ def test_a_default_that_depends_on_the_device_is_told(name, default):
 
 def test_there_are_options():
     assert {"Batch", "Kv", "Fault", "Format"} <= set(OPTIONS)
+
+
+def words(module, name):
+    """The words of an option's metavar, `a|b`."""
+    aliases = (alias for alias in vars(module).values() if typing.get_origin(alias) is typing.Annotated)
+    options = (alias.__metadata__[0] for alias in aliases)
+    return {word for one in options if one.default == name for word in (one.metavar or "").split("|")}
+
+
+@pytest.mark.parametrize("name", ["--reuse", "--compressor", "--breaks", "--break-outputs", "--replay", "--path"])
+def test_check_counts_asks_for_words_that_prefill_knows(name):
+    assert words(cli_check_counts, name)
+    assert words(cli_check_counts, name) <= words(cli_options, name)

@@ -119,6 +119,7 @@ def check(expectations: Expectations, records: Sequence[Record]) -> Outcome:
         answering = [record for record in measured if not entry.wheres or _places(record) & set(entry.wheres)]
         if measured and not answering:
             raise UsageError(_nowhere(expectations.name, entry, measured))
+        _check_sources(f"--expect {expectations.name}: entry {entry.number}", entry, answering)
         findings += [one for record in answering for one in _findings(entry, record)]
         unchecked += [] if answering else [entry]
     return Outcome(expectations, tuple(records), tuple(findings), tuple(unchecked))
@@ -157,6 +158,15 @@ def _nowhere(name: str, entry: Expectation, measured: Sequence[Record]) -> str:
         f"--expect {name}: entry {entry.number}: no cell with operations in {' or '.join(entry.wheres)};"
         f" here they ran in {', '.join(places)}"
     )
+
+
+def _check_sources(at: str, entry: Expectation, answering: Sequence[Record]) -> None:
+    """Raise UsageError where 0 is expected of a source that no cell has: it would hold whatever runs."""
+    theirs = {row.get("kv_source") for record in answering for row in record.counts}
+    for source in entry.kv_sources if any(bound.names_zero for bound in entry.bounds.values()) else ():
+        if answering and source not in theirs:
+            here = ", ".join(map(str, sorted(one for one in theirs if one is not None))) or "none"
+            raise UsageError(f"{at}: no cell with kv_source {source}; here kv_source is {here}")
 
 
 def _findings(entry: Expectation, record: Record) -> list[Finding]:

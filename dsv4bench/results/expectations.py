@@ -22,6 +22,7 @@ CELLS = ("kv", "reuse", "compressor", "graph", "graph-mode", "breaks", "break-ou
 SWITCHES = (*CELLS, "provider", "fault", "chunk", "dep-simulated", "seed")
 KEYS = ("op", "ops", "by", "kv_source", "where", "engine", "variant", "because", *COUNTED)
 FILE_KEYS = ("cells", "expect")
+NUMBERS = ("chunk", "dep-simulated", "seed")  # switches whose values are whole numbers
 BOUNDS = ("exactly", "min", "max")
 
 Values = tuple[Any, ...]
@@ -97,7 +98,7 @@ def read_expectations(name: str) -> Expectations:
             f" shipped: {', '.join(known)}"
         )
     try:
-        return parse_expectations(path.read_text(encoding="utf-8"), name)
+        return parse_expectations(path.read_text(encoding="utf-8-sig"), name)  # some editors put a mark before it
     except OSError as error:
         raise UsageError(f"--expect {name}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -194,7 +195,11 @@ def _switches(at: str, found: Any, known: tuple[str, ...]) -> dict[str, Values]:
     graphs = _listed(f"{at}: graph", found.get("graph", ()))
     if not all(isinstance(value, bool) for value in graphs):
         raise UsageError(f"--expect {at}: graph = {_shown(graphs[0])}: expected true or false")
-    return {name: _listed(f"{at}: {name}", values) for name, values in found.items()}
+    listed = {name: _listed(f"{at}: {name}", values) for name, values in found.items()}
+    for name in NUMBERS:
+        for value in listed.get(name, ()):
+            _whole(f"{at}: {name}", value)
+    return listed
 
 
 def _listed(at: str, found: Any) -> Values:

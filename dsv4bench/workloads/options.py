@@ -177,6 +177,8 @@ def _replays(text: Texts, geometries: tuple[Geometry, ...]) -> tuple[str, ...]:
     for model in geometries if set(words) != {"off"} else ():
         if model.late_start is None:
             raise UsageError(f"--replay {_joined(text)}: layers behind the last kv_source of {model.name} read others")
+        if model.late_start == 0:
+            raise UsageError(f"--replay {_joined(text)}: no layer of {model.name} lies before its last kv_source")
     return tuple(dict.fromkeys("on" if word == "recipe" else word for word in words))
 
 

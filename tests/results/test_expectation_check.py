@@ -135,6 +135,7 @@ def test_a_place_speaks_of_cells_that_have_it():
         ("variant = { chunk = 64 }", "entry 1: no cell with chunk 64; here chunk is 8192"),
         ('variant = { breaks = "hopper" }', "entry 1: no cell with breaks hopper; here breaks is None"),
         ('where = "eager"', "entry 1: no cell with operations in eager; here they ran in break, segment"),
+        ("kv_source = [2, 3]\nsets = 0", "entry 1: no cell with kv_source 3; here kv_source is 2, 8, 14, 20"),
     ],
 )
 def test_an_entry_that_speaks_of_no_cell_is_an_error(text, told):

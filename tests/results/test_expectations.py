@@ -130,6 +130,8 @@ BAD_ENTRIES = {
     'variant = { reus = "on" }\ncalls = 1': "entry 1: variant: reus: no such key (did you mean 'reuse'?)",
     "variant = { reuse = [] }\ncalls = 1": "entry 1: variant: reuse = []: expected at least one value",
     'variant = { graph = "on" }\ncalls = 1': 'entry 1: variant: graph = "on": expected true or false',
+    'variant = { seed = "0" }\ncalls = 1': 'entry 1: variant: seed = "0": expected a whole number of at least 0',
+    "variant = { chunk = [64, true] }\ncalls = 1": "entry 1: variant: chunk = true: expected a whole number",
     "because = 1\ncalls = 1": "entry 1: because = 1: expected a text",
 }
 BAD_FILES = {
@@ -197,6 +199,11 @@ def test_a_file_of_ones_own_comes_before_a_shipped_one(tmp_path, monkeypatch):
     (tmp_path / "reuse_after").write_text(ONE + "calls = 7")
     (only,) = read_expectations("reuse_after").entries
     assert only.bounds == {"calls": Bound(7, 7)}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    (tmp_path / "marked.toml").write_text(ONE + "calls = 7", encoding="utf-8-sig")
+    assert len(read_expectations(str(tmp_path / "marked.toml")).entries) == 1
 
 
 def test_reuse_is_38_before_and_4_after():

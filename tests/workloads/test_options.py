@@ -1,5 +1,6 @@
 """From what was typed to what was meant: defaults by device, refusals in one line."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from dsv4bench.errors import UsageError
 from dsv4bench.workloads.geometry import GEOMETRIES, V41_FLASH, V41_FLASH_MINI
 from dsv4bench.workloads.options import PrefillArguments, prefill_options, resolve_device
 from dsv4bench.workloads.variant import KV_PAIRS
+from tests.command_line import CONFIG
 
 
 @pytest.fixture
@@ -171,3 +173,19 @@ def test_a_stale_head_that_could_not_show_is_refused(tmp_path, monkeypatch):
         prefill_options(PrefillArguments(fault="stale-head", geometry="lonely", device="cpu"))
     assert prefill_options(PrefillArguments(fault="wrong-row", geometry="lonely", device="cpu")).fault == "wrong-row"
     assert prefill_options(PrefillArguments(fault="stale-head", device="cpu")).fault == "stale-head"
+
+
+@pytest.mark.parametrize(
+    ("sources", "why"),
+    [([0], "--replay on: no layer of .*tiny.json lies before its last kv_source"), ([0, 1], None)],
+    ids=["every layer late", "one early"],
+)
+def test_a_replay_needs_a_layer_that_runs_over_every_row(tmp_path, sources, why):
+    config = {**CONFIG, "kv_source_layer_ids": sources, "index_source_layer_ids": sources}
+    (tmp_path / "tiny.json").write_text(json.dumps(config))
+    typed = {"device": "cpu", "geometry": str(tmp_path / "tiny.json"), "replay": "on"}
+    if why is None:
+        assert options(**typed).replay == ("on",)
+    else:
+        with pytest.raises(UsageError, match=why):
+            options(**typed)
