@@ -42,7 +42,7 @@ OK, FAILED, UNATTRIBUTED, NOTHING = 0, 1, 3, 4
 REVIEW_AXES = ("layer", "kv_source", "op", "kernel", "range", "stream")
 DIFF_AXES = {"kv_source": OP_AND_SOURCE, "op": "op", "layer": "layer", "kernel": "kernel"}  # asked for -> shown
 KINDS = {"push-pop": PUSH_POP, "start-end": START_END}
-STEPS = re.compile(r"(\d+)(?:-(\d+))?")
+STEPS = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 OFF = "off"
 MOST = 0.5  # of the operations
 

@@ -164,6 +164,7 @@ def test_plot_draws_a_step(run, tmp_path, name):
     [
         (("--by", "kv_sorce"), "--by kv_sorce: expected one of .* (did you mean 'kv_source'?)"),
         (("--steps", "5-3"), "--steps 5-3: expected numbers of steps like 3-5 or 4"),
+        (("--steps", "9" * 5_000), "--steps 99999"),
         (("--steps", "7"), "--steps 7-7: no such step; this trace has 0 to 2"),
         (("--json", "--csv"), "--json --csv: expected one format at a time"),
         (("--nvtx-kind", "both"), "--nvtx-kind both: expected one of push-pop, start-end"),
@@ -172,7 +173,7 @@ def test_plot_draws_a_step(run, tmp_path, name):
         (("--map", "none.toml"), "--map none.toml: "),
         (("--plot", "step.pdf"), "--plot step.pdf: expected a file that ends in .png or .svg"),
     ],
-    ids=lambda value: "-".join(value).strip("-") if isinstance(value, tuple) else "",
+    ids=lambda value: "-".join(value).strip("-")[:40] if isinstance(value, tuple) else "",
 )
 def test_a_mistake_is_one_line(run, arguments, said):
     done = run("review", "before.json", *arguments)

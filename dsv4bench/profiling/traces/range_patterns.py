@@ -32,6 +32,8 @@ from dsv4bench.profiling.traces.kernel_ops import OPS, op_of
 from dsv4bench.ranges import PREFIX, parse_range
 
 FIELDS = ("layer", "kv_source", "ratio", "op", "rank", "step")
+_MOST_DIGITS = 9
+_TOO_LONG = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
 _TABLES = {"range": ("text", *FIELDS), "kernel": ("name", "op")}
 
 
@@ -61,8 +63,13 @@ class Pattern:
             return None
         told: dict[str, Any] = {key: value for key, value in found.groupdict().items() if value}
         for key in told.keys() - {"op"}:
-            told[key] = int(told[key]) if told[key].isdecimal() else None
+            told[key] = _number(told[key])
         return replace(self.fixed, **told)
+
+
+def _number(text: str) -> int | None:
+    """Return the number of a layer, source or step; None for what is none, or larger than any could be."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,8 @@ class Patterns:
 
 
 def _own(text: str) -> Any:
+    if _TOO_LONG.search(text):
+        return None
     try:
         return parse_range(text)
     except (TypeError, ValueError):  # a text that only begins as ours do
@@ -142,7 +151,8 @@ def _entries(document: Mapping[str, Any], table: str, path: Path) -> Iterator[tu
             if key not in keys:
                 raise UsageError(f"{place}: no such key: {key}{nearest(key, keys)}; there are {', '.join(keys)}")
             wanted = str if key in ("text", "name", "op") else int
-            if not isinstance(value, wanted) or isinstance(value, bool) or value == "":
+            able = isinstance(value, wanted) and not isinstance(value, bool) and value != ""
+            if not able or (wanted is int and _number(str(value)) is None):
                 raise UsageError(f"{place}: {key} = {value!r}: expected {'a text' if wanted is str else 'a number'}")
         if keys[0] not in entry:
             raise UsageError(f"{place}: has no {keys[0]!r}")

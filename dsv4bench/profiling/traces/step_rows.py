@@ -18,7 +18,7 @@ from dsv4bench.profiling.traces.steps import Steps, cut_steps
 from dsv4bench.results.reviews import StepRow
 
 KINDS = (("kernels", KERNEL), ("copies", COPY), ("sets", SET))
-_NUMBER = re.compile(r"(?:step|iter|iteration|replay)[ _:=#-]*(\d+)", re.IGNORECASE)
+_NUMBER = re.compile(r"(?:step|iter|iteration|replay)[ _:=#-]*(\d{1,18})(?!\d)", re.IGNORECASE)
 
 
 def step_rows(trace: Trace, rows: pd.DataFrame, steps: Steps) -> list[StepRow]:

@@ -39,6 +39,15 @@ def test_a_text_says_layer_and_operation(text, expected):
     assert KNOWN.read(text) == expected
 
 
+@pytest.mark.parametrize("digits", [20, 5_000])
+@pytest.mark.parametrize(
+    "text",
+    ["model.layers.{}", "kv_source={}", '{{"layer": {}}}', "layer {} ", "dsv4bench:step=0 layer={} op=combine rank=0"],
+)
+def test_a_number_that_no_layer_could_have_says_nothing(text, digits):
+    assert KNOWN.read(text.format("9" * digits)) is None
+
+
 def written(tmp_path, text):
     path = tmp_path / "map.toml"
     path.write_text(text, encoding="utf-8")
@@ -81,6 +90,8 @@ op = "sparse_attention"
         ("[[range]]\ntext = 'a(?P<layr>b)'", "range 1: no such group: layr (did you mean 'layer'?)"),
         ("[[range]]\ntext = 'a'\nlayer = 'b'", "range 1: layer = 'b': expected a number"),
         ("[[range]]\ntext = 'a'\nlayer = true", "range 1: layer = True: expected a number"),
+        ("[[range]]\ntext = 'a'\nlayer = 12345678901", "range 1: layer = 12345678901: expected a number"),
+        ("[[range]]\ntext = 'a'\nlayer = -1", "range 1: layer = -1: expected a number"),
         ("[[range]]\ntext = 3", "range 1: text = 3: expected a text"),
         ("[[range]]\ntext = 'a'\nop = 'b'\n[[range]]\ntxt = 'a'", "range 2: no such key: txt (did you mean 'text'?)"),
         ("[[range]]\nop = 'a'", "range 1: has no 'text'"),

@@ -151,8 +151,9 @@ def test_steps_have_the_numbers_of_their_names():
         (["dsv4bench:step=0 rank=0", "dsv4bench:step=0 rank=0"], [0, 1]),
         (["step[DECODE bs=32]", "step[EXTEND bs=8]"], [0, 1]),
         (["train_step_7", "train_step_8"], [7, 8]),
+        (["step 7", f"step {'9' * 5_000}"], [0, 1]),
     ],
-    ids=["ours", "ours-twice", "no-numbers", "words"],
+    ids=["ours", "ours-twice", "no-numbers", "words", "too-long"],
 )
 def test_a_number_is_that_of_the_step_or_its_place(names, numbers):
     made = Timed()
