@@ -83,7 +83,7 @@ def check_counters(cell: Cell, model: Model, device: torch.device) -> Agreement:
 
 
 def _on_cpu(cell: Cell, step: Step, pieces: Sequence[Piece], expected: Source) -> Agreement:
-    eager = count_on_cpu(step, pieces, eager=True)
+    eager = count_on_cpu(step, pieces, "eager")
     ledger = Ledger()
     step.ops.mark = calls = CallLedger(ledger)
     try:

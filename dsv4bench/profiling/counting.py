@@ -42,15 +42,17 @@ class Counts:
     capture_ledger: dict[str, Any] | None = None
 
 
-def count_on_cpu(step: Step, pieces: Sequence[Piece], eager: bool) -> Counts:
-    """Run the pieces once and count calls and aten operations; `eager` files them all under "eager"."""
+def count_on_cpu(step: Step, pieces: Sequence[Piece], where: Where | None = None) -> Counts:
+    """Run the pieces once and count calls and aten operations, all of them `where` says, or each by its piece's kind.
+
+    A full graph has what others run in breaks in its segment.
+    """
     ledger = Ledger()
     calls, aten = CallLedger(ledger), AtenCounter(ledger)
 
     def hear(kind: Where) -> None:
-        where: Where = "eager" if eager else kind
-        calls.hear(where)
-        aten.hear(where)
+        calls.hear(where or kind)
+        aten.hear(where or kind)
 
     step.ops.mark = Several(calls, aten)
     try:

@@ -20,6 +20,7 @@ from dsv4bench.profiling.cell_run import CellRun, StepKey, ending
 from dsv4bench.profiling.clocks import ClockMonitor
 from dsv4bench.profiling.contract_check import check_choice
 from dsv4bench.profiling.graphs import Graphs, open_pool, padded_plan
+from dsv4bench.profiling.ledger import Where
 from dsv4bench.profiling.predict import peak_bytes, predict
 from dsv4bench.profiling.redundancy import repeated
 from dsv4bench.profiling.session import Session
@@ -256,7 +257,8 @@ class GroupRun:
         captured = self.graphs.of(run, forward) if run.graph else None
         pieces = self.graphs.pieces(run, step, forward) if captured else step.live_pieces(forward)
         if not self._on_gpu:
-            run.counts = counting.count_on_cpu(step, pieces, eager=captured is None)
+            taped: Where | None = "segment" if run.full else None  # a full graph has no breaks
+            run.counts = counting.count_on_cpu(step, pieces, "eager" if captured is None else taped)
         else:
             eager = counting.count_eager(step, pieces)
             run.counts = eager if run.counts is None else counting.agreed(run.counts, eager)

@@ -25,12 +25,12 @@ def run():
     return allocated(graph=False)
 
 
-def counted(run, reuse="on", eager=True):
+def counted(run, reuse="on", where="eager"):
     step = run.steps[reuse, "fused"]
     (forward,) = run.prefill.all_forwards()
     with torch.no_grad():
         step.load(forward)
-        return count_on_cpu(step, step.pieces(forward.live), eager)
+        return count_on_cpu(step, step.pieces(forward.live), where)
 
 
 def calls(counts, op):
@@ -68,7 +68,7 @@ def test_a_cpu_counts_aten_operations_and_no_device_operation(run):
 
 
 def test_a_tape_is_counted_where_a_graph_would_be(run):
-    eager, graph = counted(run), counted(run, eager=False)
+    eager, graph = counted(run), counted(run, where=None)
     assert {row["where"] for row in eager.rows} == {"eager"}
     where = {row["op"]: row["where"] for row in graph.rows}
     breaks = {"combine", "dequant_compressed", "dequant_swa", "sparse_attention", "compress_proj", "index_q_proj"}
@@ -86,7 +86,7 @@ def test_marks_are_silent_again_even_after_an_error(run):
         raise RuntimeError("boom")
 
     with pytest.raises(RuntimeError, match="boom"):
-        count_on_cpu(step, [Piece("bad", "segment", fail)], eager=True)
+        count_on_cpu(step, [Piece("bad", "segment", fail)], "eager")
     assert isinstance(step.ops.mark, Silent)
 
 

@@ -232,6 +232,7 @@ def test_a_full_graph_on_a_cpu_is_one_tape():
     assert {name: one.graph[name] for name in ("kind", "segments", "breaks")} == {
         "kind": "full tape", "segments": 1, "breaks": 0,
     }  # fmt: skip
+    assert {row["where"] for row in one.counts} == {"segment"}
     assert {ON_A_TAPE, "full graph: best case, nobody ships it"} <= set(one.note)
 
 
