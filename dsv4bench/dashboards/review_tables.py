@@ -204,9 +204,13 @@ def _step_notes(review: Review, good: Sequence[StepRow], more: int) -> list[str]
     span, busy, waiting = (
         sum(getattr(step, name) or 0 for step in good) for name in ("span_ns", "busy_ns", "waiting_ns")
     )
-    if span:
+    if span and {"kernels", "graph_runs"} & set(review.head.recorded):
         told = any(step.waiting_ns is not None for step in good)
-        launch = f"; {format_percent(waiting / span)} waits for a launch" if told else "; launches were not recorded"
+        launch = (
+            f"; {format_percent(waiting / span)} waits for a launch"
+            if told
+            else "; how much waits for launches is not known"
+        )
         notes.append(f"the device is idle in {format_percent((span - busy) / span)} of the span{launch}")
     return notes
 

@@ -50,6 +50,20 @@ def test_what_is_not_recorded_is_said_and_never_zero():
     assert "not recorded: sets" in shown
 
 
+@pytest.mark.parametrize(
+    ("recorded", "more", "said"),
+    [
+        (["kernels"], {}, "the device is idle in 0.00 % of the span; 100.00 % waits for a launch"),
+        (["kernels"], {"waiting_ns": None}, "the device is idle in 0.00 % of the span; how much waits for launches"),
+        (["copies"], {}, None),
+    ],
+    ids=["all", "no-launches", "copies-alone"],
+)
+def test_idle_time_is_said_as_far_as_it_is_known(recorded, more, said):
+    shown = text(review_tables(replace(review(steps=[step(0, **more)]), head=replace(HEAD, recorded=recorded))))
+    assert said in shown if said else "idle" not in shown
+
+
 def test_findings_stand_before_steps_and_the_asked_axis_between():
     tables = review_tables(review(by={"op": [group("a")], "layer": [group("b")]}, findings=[FINDING]), asked="layer")
     titles = [table.title.split(":")[0] for table in tables]

@@ -6,13 +6,17 @@ import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
-from dsv4bench.profiling.traces.columns import KERNEL, MARK, NO_ID, Trace
+from dsv4bench.profiling.traces.columns import KERNEL, MARK, NO_ID, PUSH_POP, START_END, Trace
+from dsv4bench.profiling.traces.graph_chain import captured_at
 from dsv4bench.profiling.traces.placed import Placed
 from dsv4bench.profiling.traces.ranges_of import graph_launch_rows, kernel_launches, matching
 from dsv4bench.results.reviews import Finding
 from dsv4bench.units import format_ns
 
+Flags = npt.NDArray[np.bool_]
 Rule = Callable[[Placed], Finding | None]
 
 NSYS = "nsys profile -t cuda,nvtx --cuda-graph-trace=node -o trace COMMAND, with the capture of the graph inside"
@@ -64,9 +68,10 @@ def kernels_not_recorded(placed: Placed) -> Finding | None:
 
 
 def capture_not_run(placed: Placed) -> Finding | None:
-    """Find traces of a graph's capture in which nothing ran."""
+    """Find traces of a graph's capture in which nothing ran, neither the graph nor a kernel outside of it."""
+    outside = int(kernel_launches(placed.trace).sum()) + len(graph_launch_rows(placed.trace))
     inside = _kernel_calls(placed.trace) - int(kernel_launches(placed.trace).sum())
-    if not inside or (placed.rows["kind"] == KERNEL).any():
+    if not inside or outside or (placed.rows["kind"] == KERNEL).any():
         return None
     text = f"this is a capture: {inside} launches into a graph being captured, and no kernel that ran"
     return Finding("capture-not-run", True, text, {"captured_launches": inside, "kernels": 0}, _again(placed.trace))
@@ -81,7 +86,10 @@ def launches_without_kernels(placed: Placed) -> Finding | None:
     if not kernels and not graphs:
         return None
     parts = [f"{count} {what}" for count, what in ((kernels, "kernel launches"), (graphs, "graph launches")) if count]
-    text = f"{' and '.join(parts)} have no kernel in the file: counts of the device are too small"
+    unclear = int((_unclear(placed) & (placed.rows["kind"].to_numpy() == KERNEL)).sum())
+    few = "counts of the device are too small"
+    then = f"{unclear} kernels may be theirs, whose launch cannot be told" if unclear else few
+    text = f"{' and '.join(parts)} have no kernel in the file: {then}"
     evidence = {"kernel_launches": kernels, "graph_launches": graphs, "all_launches": len(trace.launches)}
     return Finding("launches-without-kernels", True, text, evidence, _again(trace))
 
@@ -105,37 +113,67 @@ def no_launch_rows(placed: Placed) -> Finding | None:
 
 
 def kernels_without_launch(placed: Placed) -> Finding | None:
-    """Find operations whose launch is not in a file that has launches: they began before the window."""
-    alone = int((placed.rows["launch"] == NO_ID).sum())
-    if not alone or not len(placed.trace.launches):
+    """Find operations whose launch is not in a file that has launches, or cannot be told among several."""
+    alone = placed.rows["launch"].to_numpy() == NO_ID
+    if not alone.any() or not len(placed.trace.launches):
         return None
-    text = f"{alone} of {len(placed.rows)} operations have no launch in the file: launched before the recording began"
-    evidence = {"operations": len(placed.rows), "without_launch": alone}
+    unclear = int((alone & _unclear(placed)).sum())
+    parts = (
+        (int(alone.sum()) - unclear, "launched before the recording began, or by calls that it skipped"),
+        (unclear, "that name no launch, or several"),
+    )
+    said = ", ".join(f"{count} {what}" for count, what in parts if count)
+    text = f"{int(alone.sum())} of {len(placed.rows)} operations have no launch in the file: {said}"
+    evidence = {"operations": len(placed.rows), "without_launch": int(alone.sum()), "unclear": unclear}
     return Finding("kernels-without-launch", False, text, evidence, _again(placed.trace))
+
+
+def _unclear(placed: Placed) -> Flags:
+    """Return which operations have no correlation id, no process, or an id that several launches had."""
+    names = ["process", "correlation"]
+    keys = pd.MultiIndex.from_frame(placed.rows[names])
+    several = keys.isin(pd.MultiIndex.from_frame(placed.trace.launches[names]))
+    nameless = (placed.rows[names] == NO_ID).any(axis=1).to_numpy()
+    return np.asarray((placed.rows["launch"].to_numpy() == NO_ID) & (nameless | several))
 
 
 def capture_before_window(placed: Placed) -> Finding | None:
     """Find replayed operations that no range is known for, since their capture is not in the file."""
-    unplaced = placed.coverage.in_graphs
+    unplaced = _not_captured(placed)
     if not unplaced:
         return None
     replayed = int(placed.rows["in_graph"].sum())
-    if placed.trace.format == "nsys" and len(placed.trace.graph_nodes):
-        return None  # the capture is there, but outside of every range
     text = f"{unplaced} of {replayed} replayed operations have no range: the capture of their graph is not in the file"
     evidence = {"replayed": replayed, "without_range": unplaced}
     return Finding("capture-before-window", False, text, evidence, NSYS)
 
 
+def _not_captured(placed: Placed) -> int:
+    """Return how many replayed operations have no place and no capture in the file; others' lies in no range."""
+    captured = len(captured_at(placed.trace).operation) if placed.coverage.in_graphs else 0
+    return min(placed.coverage.in_graphs, int(placed.rows["in_graph"].sum()) - captured)
+
+
 def incomplete_attribution(placed: Placed) -> Finding | None:
     """Find operations outside of every range, in files that have ranges."""
     cover = placed.coverage
-    missing = cover.unattributed + cover.ambiguous
-    if not missing or not cover.attributed:
+    outside = cover.unattributed + cover.in_graphs - _not_captured(placed)
+    if not outside + cover.ambiguous or not cover.attributed:
         return None
+    missing = outside + cover.ambiguous
     text = f"{missing} of {cover.total} operations lie in no range that names a layer or an operation"
-    evidence = {"unattributed": cover.unattributed, "ambiguous": cover.ambiguous, "operations": cover.total}
+    evidence = {"unattributed": outside, "ambiguous": cover.ambiguous, "operations": cover.total}
     return Finding("incomplete-attribution", False, text, evidence, "ranges around all that launches, or --map FILE")
+
+
+def start_end_unused(placed: Placed) -> Finding | None:
+    """Find NVTX start/end ranges that alone could tell places, and were not asked for."""
+    kinds = placed.trace.annotations["kind"]
+    count = int((kinds == START_END).sum())
+    if not count or (kinds == PUSH_POP).any() or placed.coverage.attributed:
+        return None
+    text = f"all {count} ranges are start/end ranges, which hold nothing unless asked for"
+    return Finding("start-end-unused", False, text, {"ranges": count}, "trace review --nvtx-kind start-end")
 
 
 def unclosed_ranges(placed: Placed) -> Finding | None:
@@ -200,6 +238,7 @@ COUNT_RULES: tuple[Rule, ...] = (
     kernels_without_launch,
     capture_before_window,
     incomplete_attribution,
+    start_end_unused,
     unclosed_ranges,
     api_calls_skipped,
     profiler_warnings,

@@ -9,7 +9,7 @@ import numpy as np
 
 from dsv4bench.profiling.traces.columns import KERNEL, NO_ID, SET
 from dsv4bench.profiling.traces.doctor_counts import TORCH
-from dsv4bench.profiling.traces.idle import stable_order
+from dsv4bench.profiling.traces.idle import before_launch_ns, stable_order
 from dsv4bench.profiling.traces.placed import Placed
 from dsv4bench.profiling.traces.ranges_of import matching
 from dsv4bench.results.reviews import Evidence, Finding, whole
@@ -25,17 +25,11 @@ ALONE = "under no profiler: times of a recording are not step times"
 
 def clock_skew(placed: Placed) -> Finding | None:
     """Find operations that began before the call that launched them."""
-    launch = placed.rows["launch"].to_numpy()
-    known = launch != NO_ID
-    early = (
-        placed.trace.launches["start_ns"].to_numpy()[launch[known]] - placed.rows["start_ns"].to_numpy()[known]
-        if known.any()
-        else np.zeros(0, dtype=np.int64)
-    )
-    count = int((early > 0).sum())
+    early_ns = before_launch_ns(placed.trace, placed.rows)
+    count = int((early_ns > 0).sum())
     if not count:
         return None
-    most = int(early.max())
+    most = int(early_ns.max())
     text = f"{count} operations begin before their launch, by up to {format_ns(most)}: their clocks differ"
     evidence = {"operations": count, "most_ns": most}
     command = "use durations and counts only; the joins here go by correlation id, never by time"

@@ -39,6 +39,20 @@ def spans(trace: Trace, rows: pd.DataFrame, key: str) -> pd.DataFrame:
     return pd.DataFrame({"span_ns": span, "busy_ns": span - idle, "waiting_ns": waiting})
 
 
+def before_launch_ns(trace: Trace, rows: pd.DataFrame) -> Integers:
+    """Return how long before its launch each operation begins, where both times are known; most are negative."""
+    launch, starts = rows["launch"].to_numpy(), rows["start_ns"].to_numpy()
+    launch, starts = (column[(launch != NO_ID) & (starts != NO_ID)] for column in (launch, starts))
+    launched = trace.launches["start_ns"].to_numpy()[launch]
+    return np.asarray((launched - starts)[launched != NO_ID])
+
+
+def waits_told(trace: Trace, rows: pd.DataFrame) -> bool:
+    """Return whether launches tell what operations waited for: not if most begin before theirs, as clocks differ."""
+    early_ns = before_launch_ns(trace, rows)
+    return len(early_ns) > 0 and 2 * int((early_ns > 0).sum()) <= len(early_ns)
+
+
 def stable_order(codes: npt.NDArray[Any]) -> Integers:
     """Return the order that sorts small numbers and keeps equal ones as they are; numpy sorts 16 bits in one pass."""
     small = codes.astype(np.int16) if len(codes) and codes.min() >= 0 and codes.max() < 1 << 15 else codes

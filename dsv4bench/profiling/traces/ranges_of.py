@@ -20,6 +20,7 @@ from dsv4bench.profiling.traces.captures import in_capture
 from dsv4bench.profiling.traces.columns import COPY, KERNEL, NO_ID, PUSH_POP, SET, START_END, Trace
 from dsv4bench.profiling.traces.graph_chain import captured_at
 from dsv4bench.profiling.traces.nesting import Nesting
+from dsv4bench.profiling.traces.reused_ids import reused
 
 Rows = npt.NDArray[Any]
 
@@ -194,17 +195,18 @@ def launch_rows(trace: Trace) -> Rows:
     """Return for each operation the row of its launch in `launches`, NO_ID where the trace has none.
 
     Where several calls share a correlation id a graph launch decides, else a call that launches work, else the
-    innermost, which began last.
+    innermost, which began last; of calls that follow one another none does.
     """
     calls, operations = trace.launches, trace.operations
     if not len(calls):
         return np.full(len(operations), NO_ID, dtype=np.int64)
     names = calls["name"].to_numpy()
-    rank = 2 * matching(trace, names, _GRAPH_LAUNCH) + matching(trace, names, _WORK)
-    order = np.lexsort((calls["start_ns"].to_numpy(), rank))  # the best comes last
+    works, (starts, ends) = matching(trace, names, _WORK), (calls[name].to_numpy() for name in ("start_ns", "end_ns"))
+    order = np.lexsort((starts, 2 * matching(trace, names, _GRAPH_LAUNCH) + works))  # the best comes last
     keys = _keys(calls, operations)
     rows = pd.Series(order, index=keys[: len(calls)][order])
     best = rows[~rows.index.duplicated(keep="last")]
+    best = best.drop(reused(keys[: len(calls)][works], starts[works], ends[works]))
     found = best.reindex(keys[len(calls) :], fill_value=NO_ID).to_numpy()
     return np.where(operations["correlation"].to_numpy() == NO_ID, NO_ID, found)
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from dsv4bench.profiling.traces.columns import COPY, KERNEL, NO_ID, SET, Trace
-from dsv4bench.profiling.traces.idle import spans
+from dsv4bench.profiling.traces.idle import spans, waits_told
 from dsv4bench.profiling.traces.ranges_of import graph_launch_rows, launch_rows
 from dsv4bench.profiling.traces.steps import Steps, cut_steps
 from dsv4bench.results.reviews import StepRow
@@ -30,7 +30,8 @@ def step_rows(trace: Trace, rows: pd.DataFrame, steps: Steps) -> list[StepRow]:
     counted = {name: _per_step(step[kinds == kind], count) if name in has else None for name, kind in KINDS}
     lasts = (rows["end_ns"] - rows["start_ns"]).to_numpy()
     launched = steps.of_launches[graph_launch_rows(trace)]
-    by_device = spans(trace, _running(trace, rows[step >= 0], steps), "step").reindex(range(count), fill_value=0)
+    running = _running(trace, rows[step >= 0], steps)
+    by_device = spans(trace, running, "step").reindex(range(count), fill_value=0)
     graphs_tell = "kernels" in has and not len(trace.graph_runs)
     columns: dict[str, Any] = {
         **counted,
@@ -40,8 +41,10 @@ def step_rows(trace: Trace, rows: pd.DataFrame, steps: Steps) -> list[StepRow]:
         "kernel_sum_ns": _per_step(step[kernels], count, lasts[kernels]) if "kernels" in has else None,
         **{name: by_device[name].to_numpy() for name in ("span_ns", "busy_ns", "waiting_ns")},
     }
-    if "launches" not in has:
+    if not waits_told(trace, running):
         columns["waiting_ns"] = None
+    if not has & {"kernels", "copies", "sets", "graph_runs"}:
+        columns["span_ns"] = columns["busy_ns"] = None
     cut = cut_steps(steps, columns["kernels"])
     numbers, names = _numbers(frame["name"].tolist()), frame["name"].tolist()
     return [

@@ -49,8 +49,10 @@ def find_steps(trace: Trace, rows: Integers, start_end: bool = False, labelled: 
     """Return the steps of a trace; `rows` is what `launch_rows` gave, `start_end` lets such ranges mark steps too.
 
     `labelled` is the step of each operation by its own label (NO_ID: none), for a trace without a range around steps.
+    Ranges mark no steps where launches were not recorded: nothing tells which operations are theirs.
     """
-    frame = _marked(trace, start_end)
+    told = len(trace.launches) > 0 or not (len(trace.operations) or len(trace.graph_runs))
+    frame = _marked(trace, start_end) if told else None
     if frame is None:
         several = labelled is not None and len(np.unique(labelled[labelled != NO_ID])) > 1
         return _labelled(trace, rows, labelled) if labelled is not None and several else _whole(trace)
@@ -96,13 +98,14 @@ def _marked(trace: Trace, start_end: bool) -> pd.DataFrame | None:
 
 
 def _outermost(trace: Trace, ranges: pd.DataFrame) -> pd.DataFrame:
-    """Return the ranges that lie in no other one of their thread, in the order of time."""
+    """Return the ranges that lie wholly in no other one of their thread, in the order of time."""
     ordered = ranges.sort_values(["process", "thread", "start_ns"], kind="stable")
     ends = ordered["end_ns"].where(ordered["end_ns"] != NO_ID, np.iinfo(np.int64).max)
     before = ends.groupby([ordered["process"], ordered["thread"]]).cummax()
     same = (ordered[["process", "thread"]] == ordered[["process", "thread"]].shift()).all(axis=1)
     open_ended = (ordered["end_ns"] == NO_ID).shift(fill_value=False)
-    nested = same & ~open_ended & (ordered["start_ns"] < before.shift(fill_value=0))
+    around = before.shift(fill_value=0)
+    nested = same & ~open_ended & (ordered["start_ns"] < around) & (ends <= around)
     found = ordered[~nested].sort_values("start_ns", kind="stable")
     names = trace.names(found["text"])
     return found[["start_ns", "end_ns", "process", "thread"]].assign(name=names).reset_index(drop=True)

@@ -29,13 +29,13 @@ class Made:
         )
         return self
 
-    def launched(self, start_ns, correlation, name="cudaLaunchKernel", thread=0, process=0):
-        """Add a call of the host of 1 ns."""
+    def launched(self, start_ns, correlation, name="cudaLaunchKernel", thread=0, process=0, length_ns=1):
+        """Add a call of the host."""
         self.rows["launches"].append(
             {
                 "name": self.strings[name],
                 "start_ns": start_ns,
-                "end_ns": start_ns + 1,
+                "end_ns": start_ns + length_ns,
                 "process": process,
                 "thread": thread,
                 "correlation": correlation,

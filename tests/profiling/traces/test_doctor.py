@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from dsv4bench.profiling.traces.columns import NO_ID, table
+from dsv4bench.profiling.traces.columns import NO_ID, START_END, table
 from dsv4bench.profiling.traces.doctor import examine
 from dsv4bench.profiling.traces.labels import label
 from dsv4bench.profiling.traces.open_trace import open_trace
@@ -87,6 +87,27 @@ def launched_before():
     return healthy().op("early", 5, 10, 999_999).trace()
 
 
+def ids_lost():
+    """Three kernels of the healthy trace keep no correlation id."""
+    made = healthy()
+    for row in made.rows["operations"][:3]:
+        row["correlation"] = NO_ID
+    return made.trace()
+
+
+def id_used_again():
+    """Two launches of one process that follow one another have one id, as have their kernels."""
+    made = healthy()
+    for row in (made.rows["launches"][1], made.rows["operations"][1]):
+        row["correlation"] = made.rows["launches"][0]["correlation"]
+    return made.trace()
+
+
+def starts_and_ends():
+    made = Timed().range("layer.1", 0, 1_000, kind=START_END)
+    return made.launched("a", 10, 100, 200).launched("b", 30, 200, 300).trace()
+
+
 def graph_of_before():
     made = healthy()
     graph = made.call("cudaGraphLaunch", 50_000)
@@ -152,6 +173,7 @@ CASES = {
     "no-launch-rows": (no_launches, False, {"operations": 2}),
     "kernels-without-launch": (launched_before, False, {"without_launch": 1}),
     "capture-before-window": (graph_of_before, False, {"replayed": 2, "without_range": 2}),
+    "start-end-unused": (starts_and_ends, False, {"ranges": 1}),
     "unclosed-ranges": (never_closed, False, {"ranges": 1}),
     "clock-skew": (clocks_apart, False, {"operations": 1, "most_ns": 5_000}),
     "overlap-on-one-stream": (overlapping, False, {"operations": 2, "most_ns": 50}),
@@ -171,6 +193,47 @@ def test_each_fault_has_its_finding_with_its_numbers(code):
     assert finding.wrong is wrong
     assert evidence.items() <= dict(finding.evidence).items()
     assert finding.command
+
+
+@pytest.mark.parametrize(("make", "count"), [(ids_lost, 3), (id_used_again, 2)])
+def test_kernels_whose_launch_cannot_be_told_are_not_said_to_be_missing_or_from_before(make, count):
+    found = found_in(make())
+    lost, alone = found["launches-without-kernels"], found["kernels-without-launch"]
+    assert f"{count} kernels may be theirs, whose launch cannot be told" in lost.text
+    assert alone.text.endswith(f"in the file: {count} that name no launch, or several")
+    assert alone.evidence["unclear"] == count
+
+
+def test_a_capture_of_a_graph_that_was_launched_is_no_capture_alone():
+    made = Timed()
+    made.call("cudaStreamBeginCapture", 0)
+    made.call("cudaLaunchKernel", 100)
+    made.call("cudaStreamEndCapture", 500)
+    made.call("cudaGraphLaunch", 600)
+    assert set(found_in(made.trace(recorded=("launches",)))) == {"kernels-not-recorded"}
+
+
+def test_kernels_that_lost_their_time_have_no_clock():
+    assert "clock-skew" not in found_in(without_duration())
+
+
+def test_clocks_that_differ_tell_nothing_of_waiting():
+    made = Timed().range("step0", 0, 100_000)
+    for at in range(10):  # as waiting_for_launches, the device's clock 5 us late
+        made.launched(f"k{at % 3}", 8_000 * at + 5_100, 8_000 * at + 200, 8_000 * at + 2_200)
+    assert set(found_in(made.trace())) == {"clock-skew"}
+    assert [step.waiting_ns for step in placed(made.trace()).told] == [None]
+
+
+def test_a_replay_outside_of_ranges_is_not_one_of_before_the_window():
+    made = healthy()
+    nodes = {"node": [11, 12], "original": [NO_ID, NO_ID], "time_ns": [9_500, 50], "process": [0, 0], "thread": [0, 0]}
+    graph = made.call("cudaGraphLaunch", 50_000)
+    for number in (11, 12, 13):  # captured outside of ranges, captured in step0, captured before
+        made.op(f"k{number}", 50_000 + 100 * number, 50_050 + 100 * number, graph, node=number)
+    found = found_in(made.trace(format="nsys", graph_nodes=table("graph_nodes", nodes)))
+    assert found["capture-before-window"].evidence == {"replayed": 3, "without_range": 1}
+    assert found["incomplete-attribution"].evidence == {"unattributed": 1, "ambiguous": 0, "operations": 15}
 
 
 def test_a_graph_launch_without_a_kernel_is_lost_too():

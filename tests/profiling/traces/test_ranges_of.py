@@ -68,7 +68,9 @@ def test_a_graph_launch_decides_among_calls_of_one_correlation_id(names):
 
 def test_a_call_that_launches_work_decides_over_others_and_the_innermost_over_those_around():
     made = Made().opened("outer", 0, 100).opened("inner", 20, 30)
-    made.launched(10, 1, "cudaLaunchKernel").launched(25, 1, "cuLaunchKernel").launched(40, 1, "cuFuncLoad").ran(1)
+    made.launched(10, 1, "cudaLaunchKernel", length_ns=50).launched(25, 1, "cuLaunchKernel").launched(
+        40, 1, "cuFuncLoad"
+    ).ran(1)
     assert found_in(made)[0] == ["inner"]
 
 
@@ -140,3 +142,12 @@ def test_a_replayed_operation_belongs_to_the_range_of_its_capture():
     assert texts(trace, found.around) == ["step0"]
     assert [METHODS[code] for code in found.method] == ["capture of the graph node"]
     assert found.coverage().complete
+
+
+def test_an_id_that_is_used_again_after_its_launch_tells_no_launch():
+    made = Made().opened("first", 0, 50).opened("second", 100, 150)
+    made.launched(5, 1).launched(105, 1).launched(110, 2)
+    made.ran(1, start_ns=10).ran(1, start_ns=120).ran(2, start_ns=130)
+    found = ranges_of(made.trace())
+    assert found.launch.tolist() == [NO_ID, NO_ID, 2]
+    assert (found.coverage().attributed, found.coverage().unattributed, found.lost) == (1, 2, 1)

@@ -144,6 +144,13 @@ def test_steps_have_the_numbers_of_their_names():
     assert [(step.number, step.name) for step in found.steps] == [(11, "ProfilerStep#11")]
 
 
+def test_a_step_whose_device_was_not_recorded_has_no_times():
+    made = Timed().range("step0", 0, 90)
+    made.call("cudaLaunchKernel", 10)
+    (step,) = review([place(ranges_of(made.trace(recorded=("launches", "annotations"))))], []).steps
+    assert (step.kernels, step.span_ns, step.busy_ns, step.waiting_ns, step.host_ns) == (None, None, None, None, 90)
+
+
 @pytest.mark.parametrize(
     ("names", "numbers"),
     [

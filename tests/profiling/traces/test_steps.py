@@ -120,3 +120,19 @@ def test_first_and_last_steps_may_be_cut(lasts, kernels, cut):
 def test_made_steps_are_what_other_tests_take_them_for():
     steps = found(steps_of(3, kernels=2, last_kernels=1))
     assert np.bincount(steps.of_operations).tolist() == [2, 2, 1]
+
+
+def test_ranges_mark_no_steps_where_no_launch_tells_what_is_theirs():
+    alone = Timed().range("step0", 0, 90).range("step1", 100, 190)
+    assert found(alone).frame["name"].tolist() == ["step0", "step1"]
+    steps = found(alone.op("a", 10, 20).op("b", 110, 120))
+    assert (steps.frame["name"].tolist(), steps.of_operations.tolist(), steps.marked) == ([WHOLE], [0, 0], False)
+
+
+def test_steps_that_overlap_are_both_steps():
+    made = Timed().range("step0", 0, 100).range("step1", 60, 160).range("step2", 70, 150)
+    for at in (10, 80, 155):
+        made.launched("a", at, at + 1_000, at + 1_010)
+    steps = found(made)
+    assert steps.frame["name"].tolist() == ["step0", "step1"]
+    assert steps.of_operations.tolist() == [0, 1, 1]
