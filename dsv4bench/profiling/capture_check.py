@@ -1,7 +1,7 @@
 """`dsv4bench check capture`: what of a workload is not graph-safe, found on a CPU before a GPU sees it.
 
 Every bucket is captured on tapes with its own batch and again with other batches of the same bucket. What a capture
-refuses is a finding, and so is every difference between two captures.
+refuses is a finding, and so is every difference between two captures, and what a capture reads of an earlier batch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from dsv4bench.profiling.capture import Captured, tape_breakable
 from dsv4bench.profiling.graphs import padded_plan
 from dsv4bench.profiling.tape_compare import compare_tapes
+from dsv4bench.profiling.tape_kept import kept_values
 from dsv4bench.profiling.tape_rules import Finding, Rule
 from dsv4bench.profiling.verify import other_batch
 from dsv4bench.workloads.batch import Batch
@@ -80,8 +81,13 @@ def check_capture(cell: Cell, model: Model) -> CaptureReport:
 
 
 def _captured(prefill: Prefill, step: Step, forward: Forward, findings: list[Finding]) -> list[Captured]:
-    """Capture one bucket with its own batch and with others, adding to `findings`; the first is the own one."""
+    """Capture one bucket with its own batch and with others, adding to `findings`; the first is the own one.
+
+    Before all others a capture stands for the warm-up runs: what it refuses, no real capture sees.
+    """
+    warm_up = _capture(step, forward, [])
     first = _capture(step, forward, findings)
+    findings += kept_values(warm_up.graphs, first.graphs, _changing(step))
     rest = []
     for batch in other_batches(forward.batch):
         again = _capture(step, prefill.forward(batch), findings)
@@ -94,6 +100,14 @@ def _capture(step: Step, forward: Forward, findings: list[Finding]) -> Captured:
     step.load(forward)
     pieces = step.padded_pieces(forward, form_of(step.variant))
     return tape_breakable(pieces, step.ops, findings=findings)
+
+
+def _changing(step: Step) -> Iterator[torch.Tensor]:
+    """Yield what holds a batch, or what a step makes of it."""
+    for one in (step, step.tail):
+        if one is not None:
+            yield from (*one.inputs.tensors(), *one.buffers.tensors())
+    yield from (*step.pools.caches(), *step.pools.rings.values())
 
 
 def other_batches(batch: Batch) -> Iterator[Batch]:

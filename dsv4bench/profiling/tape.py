@@ -24,7 +24,17 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dsv4bench.errors import CaptureError
 from dsv4bench.kernels.contract import Kernel, Provider
-from dsv4bench.profiling.tape_nodes import Call, Node, Storages, address
+from dsv4bench.profiling.tape_nodes import (
+    Call,
+    Node,
+    Storages,
+    Writes,
+    address,
+    into,
+    tensors_of,
+    writes_of_kernel,
+    writes_of_operation,
+)
 from dsv4bench.profiling.tape_rules import (
     Finding,
     Rule,
@@ -53,6 +63,7 @@ class Tape:
     """One captured segment, with the interface that `torch.cuda.CUDAGraph` has for `capture.py`."""
 
     def __init__(self, engine: TapeEngine) -> None:
+        self.storages = engine.storages
         self.nodes: list[Node] = []
         self._engine = engine
         self._recorder: _Recorder | None = None
@@ -210,7 +221,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
             call()
         finally:
             self._opaque = False
-        self._write(kernel.name, tensors, call, kernel=True)
+        self._write(kernel.name, tensors, call, writes_of_kernel(kernel), kernel=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -222,7 +233,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         # an alias keeps its shape when the step changes that of the original in place
         again = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
         result = func(*args, **kwargs)
-        self._keep(func, arguments, partial(func, *again[0], **again[1]), _tensors(result))
+        self._keep(func, arguments, partial(func, *again[0], **again[1]), tensors_of(result))
         return result
 
     def _fresh(self, func: Any, arguments: Mapping[str, Any]) -> Rule | None:
@@ -237,7 +248,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
     def _keep(self, func: Any, arguments: Mapping[str, Any], call: Call, outputs: list[torch.Tensor]) -> None:
         """Write what a replay must do again, and number the storages that came to be."""
         storages = self._engine.storages
-        taken = {address(one) for one in _tensors(arguments)}
+        taken = {address(one) for one in tensors_of(arguments)}
         made = [one for one in outputs if address(one) not in taken]
         operation = func.overloadpacket
         if operation is _ATEN.lift_fresh:
@@ -247,9 +258,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
             storages.make(one)
         if func._schema.is_mutable:
             if torch.Tag.inplace_view not in func.tags:
-                self._write(_name(func), arguments, call)
+                self._write(_name(func), arguments, call, writes_of_operation(func))
         elif made and operation not in (*_ALLOCATIONS, _ATEN.lift_fresh):
-            self._write(_name(func), arguments, _into(made, call), made)
+            self._write(_name(func), arguments, into(made, call), writes_of_operation(func), made)
         self._own |= {id(one): one for one in outputs}
 
     def _write(
@@ -257,11 +268,12 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         name: str,
         arguments: Mapping[str, Any],
         call: Call,
+        writes: Writes,
         made: Sequence[torch.Tensor] = (),
         kernel: bool = False,
     ) -> None:
         piece, place, storages = self._engine.piece, place_of_step(), self._engine.storages
-        for tensor in _tensors(arguments):
+        for tensor in tensors_of(arguments):
             if id(tensor) not in self._own:
                 self._tape.given(tensor, piece, place)
         seen = tuple(
@@ -270,7 +282,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
             for leaf in tree_leaves(value)
         )
         opened, results = self._open[-1] if self._open else None, tuple(map(storages.operand, made))
-        self._tape.nodes.append(Node(name, kernel, piece, place, opened, seen, results, call))
+        node = Node(name, kernel, piece, place, opened, seen, results, call, writes.all, writes.unread)
+        self._tape.nodes.append(node)
 
 
 def stands_for_a_kernel(kernel: Kernel, provider: Provider) -> bool:
@@ -280,18 +293,3 @@ def stands_for_a_kernel(kernel: Kernel, provider: Provider) -> bool:
 
 def _name(func: Any) -> str:
     return str(func.__name__).removesuffix(".default")
-
-
-def _tensors(tree: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _into(made: list[torch.Tensor], call: Callable[[], Any]) -> Call:
-    """Return a call whose results are copied into the tensors that capture made."""
-    made = [one.detach() for one in made]
-
-    def run() -> None:
-        for mine, result in zip(made, _tensors(call()), strict=True):
-            mine.copy_(result)
-
-    return run

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
+from dsv4bench.kernels.contract import Kernel
 from dsv4bench.ranges import Range
 
 Call = Callable[[], None]
+_WHOLE = (torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,8 @@ class Node:
     """One thing that a replay does again: a kernel's call or a torch operation.
 
     `arguments` are (name, value) in order, tensors as `Operand`, and `results` the tensors that it made; `range` is the
-    innermost that was open.
+    innermost that was open. `writes` names the arguments that it writes, `unread` those of them whose contents before
+    change nothing.
     """
 
     name: str
@@ -48,6 +52,21 @@ class Node:
     arguments: tuple[tuple[str, Any], ...]
     results: tuple[Operand, ...]
     run: Call
+    writes: frozenset[str] = frozenset()
+    unread: frozenset[str] = frozenset()
+
+    def read(self) -> Iterator[tuple[str, Operand]]:
+        """Yield the tensors whose contents make a difference, with their names."""
+        for name, value in self.arguments:
+            if isinstance(value, Operand) and name not in self.unread:
+                yield name, value
+
+    def written(self) -> Iterator[Operand]:
+        """Yield the tensors that it writes, those that it made too."""
+        yield from self.results
+        for name, value in self.arguments:
+            if isinstance(value, Operand) and name in self.writes:
+                yield value
 
 
 @dataclass(slots=True)
@@ -83,6 +102,44 @@ class Storages:
     def bytes(self) -> int:
         """Bytes of all storages that were made."""
         return sum({address(one): one.untyped_storage().nbytes() for one in self.held}.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """Which arguments a call writes (`all`), and which of them it never reads (`unread`)."""
+
+    all: frozenset[str]
+    unread: frozenset[str]
+
+
+def writes_of_kernel(kernel: Kernel) -> Writes:
+    """Return what a call of a catalogue kernel writes."""
+    return Writes(frozenset(kernel.outputs), frozenset(kernel.outputs) - frozenset(kernel.updates))
+
+
+def writes_of_operation(func: Any) -> Writes:
+    """Return what a torch operation writes by its schema; an `out=`, and `self` of a copy or a fill, it never reads."""
+    written = [one for one in func._schema.arguments if one.alias_info is not None and one.alias_info.is_write]
+    whole = func.overloadpacket in _WHOLE
+    return Writes(
+        frozenset(one.name for one in written), frozenset(one.name for one in written if whole or one.kwarg_only)
+    )
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors of nested arguments or results, in order."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def into(made: list[torch.Tensor], call: Callable[[], Any]) -> Call:
+    """Return a call whose results are copied into the tensors that capture made."""
+    made = [one.detach() for one in made]
+
+    def run() -> None:
+        for mine, result in zip(made, tensors_of(call()), strict=True):
+            mine.copy_(result)
+
+    return run
 
 
 def address(tensor: torch.Tensor) -> int:

@@ -72,13 +72,15 @@ class StepBuffers:
     @property
     def bytes(self) -> int:
         """Bytes of all buffers."""
-        tensors = (getattr(self, f.name) for f in fields(self))
-        return sum(t.numel() * t.element_size() for t in tensors)
+        return sum(t.numel() * t.element_size() for t in self.tensors())
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Return every buffer."""
+        return [getattr(self, f.name) for f in fields(self)]
 
     def poison(self) -> None:
         """Fill every buffer with NaN, or with ones where it holds integers, so that a stale read shows."""
-        for f in fields(self):
-            tensor = getattr(self, f.name)
+        for tensor in self.tensors():
             tensor.fill_(float("nan") if tensor.is_floating_point() else 1)
 
 

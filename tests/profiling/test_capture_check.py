@@ -144,6 +144,60 @@ def test_a_fault_is_named_with_its_line_and_every_layer_that_has_it(monkeypatch,
     assert [piece for one in found.unsafe for piece in one.pieces] == [f"layer {layer} output" for layer in range(3)]
 
 
+# what a step keeps in Python between calls
+
+
+def keeps_a_workspace(kept, step, rows):
+    space = kept.setdefault("space", torch.empty_like(step.buffers.latent))
+    torch.mul(step.buffers.latent[:rows], 2, out=space[:rows])
+    step.buffers.latent[:rows].copy_(space[:rows])
+
+
+def keeps_a_table(kept, step, rows):
+    if "table" not in kept:
+        kept["table"] = torch.tensor([1.0, 3.0]).sum() + step.weights[0].input_norm[0]
+    step.buffers.latent[:rows].mul_(kept["table"])
+
+
+def keeps_a_value(kept, step, rows):
+    latent = step.buffers.latent[:rows]
+    if latent.data_ptr() not in kept:
+        kept[latent.data_ptr()] = latent.amax()
+    latent.div_(kept[latent.data_ptr()])
+
+
+def keeps_what_follows_from_a_value(kept, step, rows):
+    if "norm" not in kept:
+        kept["norm"] = torch.empty_like(step.buffers.latent)
+        scale = step.inputs.positions[:rows].max().sqrt()
+        kept["norm"][:rows].copy_(scale.expand(rows, 1))
+    step.buffers.latent[:rows].add_(kept["norm"][:rows])
+
+
+def keeps_a_sum(kept, step, rows):
+    kept.setdefault("sum", torch.zeros_like(step.buffers.latent))[:rows].add_(step.buffers.latent[:rows])
+
+
+@pytest.mark.parametrize(
+    ("keeps", "name"),
+    [
+        (keeps_a_workspace, None),
+        (keeps_a_table, None),
+        (keeps_a_value, "other"),
+        (keeps_what_follows_from_a_value, "other"),
+        (keeps_a_sum, "self"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_value_of_an_earlier_batch_may_not_be_kept_but_a_workspace_and_a_table_may(monkeypatch, keeps, name):
+    kept = {}
+    plant(monkeypatch, lambda step, kind, rows: keeps(kept, step, rows))
+    found = [(one.place, one.rule.text) for one in report().unsafe]
+    last = [line for _, _, line in keeps.__code__.co_lines()][-1]
+    wanted = f"reads `{name}`, which an earlier call made of its batch and kept"
+    assert found == ([] if name is None else [(f"{HERE}:{last}", wanted)])
+
+
 def test_a_fault_ends_the_graph_cells_alone_and_leaves_nothing_active(monkeypatch):
     plant(monkeypatch, reads_a_value)
     records = run_group(group(geometry=TINY), model(TINY), session())
