@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dsv4bench import cli_options as options
-
 EPILOG = (
     "Exit codes: 0 ok; 1 the trace cannot be read, or (doctor) its counts are wrong; 2 usage; 3 operations without a"
     " place where the answer depends on it, or traces that cannot be compared; 4 there is nothing to group."
@@ -112,7 +110,7 @@ def diff(
 @trace.command(epilog=EPILOG)
 def doctor(
     path: File,
-    as_json: options.Json = False,
+    as_json: Json = False,
     nvtx_kind: NvtxKind = "push-pop",
 ) -> None:
     """List what is wrong with a trace, with the numbers behind it and the command that would record it right."""

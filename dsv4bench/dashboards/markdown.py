@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dsv4bench.dashboards.table import Table
+from dsv4bench.dashboards.table import Table, printable
 
 
 def markdown(table: Table) -> str:
@@ -25,4 +25,4 @@ def _row(texts: list[str]) -> str:
 def _escaped(text: str) -> str:
     for sign in "\\|*_<":
         text = text.replace(sign, f"\\{sign}")
-    return text
+    return printable(text)

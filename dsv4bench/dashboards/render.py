@@ -11,7 +11,7 @@ from typing import TextIO
 
 from dsv4bench.dashboards.markdown import markdown
 from dsv4bench.dashboards.style import ALARM, HEAD, alarms
-from dsv4bench.dashboards.table import Column, Table
+from dsv4bench.dashboards.table import Column, Table, printable
 
 WIDTH = 80
 GAP = 2
@@ -91,7 +91,7 @@ def _lines(table: Table, width: int) -> list[tuple[str, str]]:
     found += [(head, "dim"), *((_line(columns, widths, row, gap), "") for row in texts)] if columns else []
     for note in table.notes:
         found += [(line, "") for line in textwrap.wrap(note, width, subsequent_indent="  ", break_on_hyphens=False)]
-    return found
+    return [(printable(line), style) for line, style in found]
 
 
 def _line(columns: list[Column], widths: list[int], texts: list[str], gap: int) -> str:

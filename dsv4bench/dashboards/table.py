@@ -56,3 +56,8 @@ def empty(width: int = 1) -> Cell:
 def joined(words: Sequence[object]) -> str:
     """Return the distinct words with spaces between them, in their order."""
     return " ".join(dict.fromkeys(map(str, words)))
+
+
+def printable(text: str) -> str:
+    """Return a text without what moves a cursor or colours a terminal; names in a trace may hold anything."""
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else " " for sign in text)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dsv4bench.dashboards.review_tables import shortened
+from dsv4bench.dashboards.table import printable
 from dsv4bench.errors import UsageError
 from dsv4bench.results.timelines import Lane, Timeline
 from dsv4bench.units import in_unit, time_unit
@@ -60,7 +61,7 @@ def timeline_figure(timeline: Timeline) -> Figure:
         axes.legend(
             handles=entries, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=FONT_POINTS - 1
         )
-        figure.suptitle(f"{shortened(timeline.title, 110)}, by {timeline.by}", fontsize=FONT_POINTS + 1)
+        figure.suptitle(f"{_words(timeline.title, 110)}, by {timeline.by}", fontsize=FONT_POINTS + 1)
     return figure
 
 
@@ -88,4 +89,9 @@ def _times(lanes: Sequence[Lane]) -> Counter[str]:
 
 
 def _entry(what: str, time_ns: int, scale: int, unit: str) -> str:
-    return f"{shortened(what, 30)}: {in_unit(time_ns, scale):.3g} {unit}"
+    return f"{_words(what, 30)}: {in_unit(time_ns, scale):.3g} {unit}"
+
+
+def _words(name: str, letters: int) -> str:
+    """Return a name as matplotlib draws it as it stands: a dollar sign would begin a formula."""
+    return printable(shortened(name, letters)).replace("$", r"\$")

@@ -75,6 +75,14 @@ def test_markdown_escapes_what_it_would_read():
     )
 
 
+@pytest.mark.parametrize("write", [plain, markdown], ids=["text", "markdown"])
+def test_a_name_of_a_trace_moves_no_cursor_and_breaks_no_line(write):
+    strange = Table("t\x1b[2J", (Column("kernel", ("kernel",), right=False),), ((cell("a\x1b[31m\nb\0"),),), ("n\x07",))
+    shown = write(strange)
+    assert not {"\x1b", "\0", "\x07"} & set(shown)
+    assert sum("b" in line for line in shown.splitlines()) == sum("a" in line for line in shown.splitlines()) == 1
+
+
 def test_csv_has_every_column_and_plain_values():
     assert csv_text([TABLE, TABLE]).split("\n\n")[0] == (
         "# A title\nop,before,after,hidden,void\na|b,38,4,true,\nc,,,,\n# same bytes: true\n# other bytes: false"

@@ -33,6 +33,13 @@ def test_the_legend_names_each_operation_with_its_time_the_longest_first():
     assert texts == ["dequant: 10 us", "attention: 5 us", "output: 4 us"]
 
 
+def test_names_are_drawn_as_they_stand_whatever_is_in_them(tmp_path):
+    names = ["$x^$", "a\0b\x1b[31m", "c\nd"]
+    lane = Lane("stream 7", [0, 1, 2], [3, 2, 1], names)
+    save_timeline(Timeline("$^$.json: step", (lane,), "stream and kernel"), tmp_path / "step.png")
+    assert (tmp_path / "step.png").stat().st_size
+
+
 def test_more_operations_than_colours_share_one():
     count = len(COLOURS) + 3
     lane = Lane("stream 7", list(range(count)), [1_000 - at for at in range(count)], [f"k{at}" for at in range(count)])

@@ -17,6 +17,8 @@ import pandas as pd
 
 NO_ID = -1
 KERNEL, COPY, SET = 0, 1, 2  # kinds of device operations, before any alias rule
+# 2.4 hours and 8 TiB: larger ones of a single operation are damage, and a million of smaller ones can be added
+MOST_NS = MOST_BYTES = 1 << 43
 PUSH_POP, START_END, MARK = 0, 1, 2  # kinds of annotations
 
 # the columns of each table and their types

@@ -18,7 +18,18 @@ import numpy as np
 import pandas as pd
 
 from dsv4bench.errors import TraceFormatError
-from dsv4bench.profiling.traces.columns import COPY, KERNEL, NO_ID, PUSH_POP, SET, Codes, Trace, table
+from dsv4bench.profiling.traces.columns import (
+    COPY,
+    KERNEL,
+    MOST_BYTES,
+    MOST_NS,
+    NO_ID,
+    PUSH_POP,
+    SET,
+    Codes,
+    Trace,
+    table,
+)
 from dsv4bench.profiling.traces.kineto_events import Arguments, Category, Decoders, Document, Event, Phase
 from dsv4bench.profiling.traces.kineto_numbers import (
     NO_TIME,
@@ -187,6 +198,11 @@ class _Columns:
         lost = (start_ns == 0) & (end_ns == 0)
         self._say(lost.sum(), "operations at time 0 of length 0, counted and without time")
         start_ns[lost] = end_ns[lost] = NO_ID
+        endless = end_ns - start_ns > MOST_NS
+        self._say(endless.sum(), "operations of more than two hours, read as 0 ns")
+        end_ns[endless] = start_ns[endless]
+        size = self._ids(arguments, "bytes", np.int64)
+        self._say((size > MOST_BYTES).sum(), "operations of more than 8 TiB, their bytes read as missing")
         correlation = self._ids(arguments, "correlation", np.int64)
         node = self._ids(arguments, "graph_node", np.int64)
         columns = {
@@ -199,7 +215,7 @@ class _Columns:
             "stream": self._ids(arguments, "stream", np.int64),
             "correlation": correlation,
             "graph_node": np.where(node == 0, NO_ID, node),  # 0 is "in no graph"
-            "bytes": self._ids(arguments, "bytes", np.int64),
+            "bytes": np.where(size > MOST_BYTES, NO_ID, size),
         }
         return table("operations", columns).sort_values("start_ns", kind="stable", ignore_index=True)
 

@@ -230,7 +230,8 @@ class _Reading:
         try:
             return dict(self.decoders.anything.decode(f"{{{text}}}".encode()))
         except (ValueError, msgspec.MsgspecError, RecursionError):
-            repairs.append(f"the {len(inside)} bytes {where} the list of events could not be read")
+            more = ", with events of another trace left out" if b'"ph"' in inside else ""
+            repairs.append(f"the {len(inside)} bytes {where} the list of events could not be read{more}")
             return {}
 
 

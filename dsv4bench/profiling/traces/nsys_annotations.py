@@ -11,7 +11,7 @@ import pandas as pd
 
 from dsv4bench.profiling.traces.columns import MARK, NO_ID, PUSH_POP, START_END, table
 from dsv4bench.profiling.traces.nsys_names import Code, Ids, Names
-from dsv4bench.profiling.traces.nsys_tables import Integers, Rows, Tables, counted, said
+from dsv4bench.profiling.traces.nsys_tables import Integers, Rows, Tables, beyond, counted, said
 
 _PREFIX, _REQUIRED = "NVTX_EVENTS", ("start", "eventType")
 _OPTIONAL = ("end", "globalTid", "endGlobalTid", "textId", "domainId")
@@ -28,8 +28,13 @@ def read_annotations(tables: Tables, names: Names, ids: Ids) -> tuple[pd.DataFra
     rows = tables.integers(name, _REQUIRED, _OPTIONAL)
     texts, processes = _texts(tables, rows, names), ids.processes(rows["globalTid"])
     kinds = _kinds(rows["eventType"])
-    kept = kinds != NO_ID
     threads, start_ns, end_ns = ids.threads(rows["globalTid"]), rows["start"], rows["end"]
+    wild = (kinds != NO_ID) & (beyond(start_ns) | beyond(end_ns))
+    if wild.any():
+        tables.repairs.append(
+            f"{said(name)}: {counted(int(wild.sum()), 'range')} left out, of no time that could be one"
+        )
+    kept = (kinds != NO_ID) & ~wild
     end_ns = np.where((kinds == MARK) & (end_ns == NO_ID), start_ns, end_ns)
     end_ns = _mended(tables, name, start_ns, end_ns, kept)
     ended_elsewhere = (kinds == START_END) & (rows["endGlobalTid"] != NO_ID)

@@ -18,6 +18,7 @@ from dsv4bench.profiling.traces.nsys_tables import said
 
 SUFFIXES = (".nsys-rep", ".qdrep")  # the second until 2021
 TIMEOUT_S = 600
+MOST_BYTES = 20 << 30  # of the cache
 
 
 def sniff(path: Path) -> bool:
@@ -36,7 +37,7 @@ def read(path: Path) -> Trace:
 
 
 def cache_folder() -> Path:
-    """Return the folder that keeps exports; it may be deleted at any time."""
+    """Return the folder that keeps exports, up to `MOST_BYTES`; it may be deleted at any time."""
     return Path.home() / ".cache" / "dsv4bench" / "nsys"
 
 
@@ -52,8 +53,9 @@ def exported_beside(path: Path) -> Path | None:
 def export(path: Path, folder: Path, timeout_s: float = TIMEOUT_S) -> Path:
     """Return the SQLite export of a report in `folder`, made by the nsys on the PATH unless it is there.
 
-    An export is known by the report's path, size and time of change and by the nsys that made it. Raises
-    TraceFormatError where there is no nsys, or where it fails or takes longer than `timeout_s`.
+    An export is known by the report's path, size and time of change and by the nsys that made it. A new one takes the
+    room of those that were used longest ago. Raises TraceFormatError where there is no nsys, or where it fails or takes
+    longer than `timeout_s`.
     """
     nsys = shutil.which("nsys")
     if nsys is None:
@@ -73,9 +75,21 @@ def export(path: Path, folder: Path, timeout_s: float = TIMEOUT_S) -> Path:
                 unfinished.replace(exported)
             finally:
                 unfinished.unlink(missing_ok=True)
+        exported.touch()
+        _prune(folder, exported)
     except OSError as error:
         raise TraceFormatError(f"{path}: cannot be exported: {said(error)}") from error
     return exported
+
+
+def _prune(folder: Path, kept: Path) -> None:
+    """Delete the exports that were used longest ago until the others and the `kept` one have room."""
+    room = MOST_BYTES - kept.stat().st_size
+    others = {file: file.stat() for file in folder.glob("*.sqlite") if file != kept}
+    for file, status in sorted(others.items(), key=lambda other: -other[1].st_mtime_ns):
+        room -= status.st_size
+        if room < 0:
+            file.unlink(missing_ok=True)
 
 
 def _key(path: Path, nsys: Path) -> str:

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from dsv4bench.errors import TraceFormatError
-from dsv4bench.profiling.traces.columns import COPY, KERNEL, NO_ID, SET, Trace, table
+from dsv4bench.profiling.traces.columns import COPY, KERNEL, MOST_BYTES, MOST_NS, NO_ID, SET, Trace, table
 from dsv4bench.profiling.traces.nsys_annotations import read_annotations
 from dsv4bench.profiling.traces.nsys_facts import devices_of, facts_of, gpu_numbers
 from dsv4bench.profiling.traces.nsys_names import Code, Ids, Names, call_name, copy_names, set_names
-from dsv4bench.profiling.traces.nsys_tables import MAGIC, Integers, Rows, Tables, counted, open_tables, said
+from dsv4bench.profiling.traces.nsys_tables import MAGIC, Integers, Rows, Tables, beyond, counted, open_tables, said
 
+Flags = npt.NDArray[np.bool_]
 FORMAT = "nsys"
 _ACTIVITY = "CUPTI_ACTIVITY_KIND_"
 _EXPORTS = ("StringIds", "META_DATA_EXPORT", "EXPORT_META_DATA", "TARGET_INFO_", _ACTIVITY, "NVTX_EVENTS", "CUDA_GRAPH")
@@ -141,19 +143,24 @@ def _operations(tables: Tables, names: Names, ids: Ids, recorded: set[str]) -> p
 
 
 def _operation_rows(tables: Tables, kind: _Kind, rows: Rows, names: Names, ids: Ids) -> pd.DataFrame:
-    node = rows["graphNodeId"]
+    node, size = rows["graphNodeId"], rows["bytes"]
+    times = _times(tables, rows)
+    endless = times["end_ns"] - times["start_ns"] > MOST_NS
+    _say(tables, rows, endless, "lasted more than two hours: read as 0 ns")
+    _say(tables, rows, size > MOST_BYTES, "moved more than 8 TiB: its bytes read as missing")
     return table(
         "operations",
         {
             "kind": np.full(len(rows), kind.code, dtype=np.int8),
             "name": kind.names(tables, rows, names),
-            **_times(tables, rows),
+            "start_ns": times["start_ns"],
+            "end_ns": np.where(endless, times["start_ns"], times["end_ns"]),
             "process": ids.processes(rows["globalPid"]),
             "device": _devices(rows["deviceId"]),
             "stream": rows["streamId"],
             "correlation": rows["correlationId"],
             "graph_node": np.where(node == 0, NO_ID, node),
-            "bytes": rows["bytes"],
+            "bytes": np.where(size > MOST_BYTES, NO_ID, size),
         },
     )
 
@@ -192,17 +199,28 @@ def _rows(
 ) -> Rows | None:
     """Return the rows of the table with these columns, or None; `present` columns must be there but may be NULL."""
     name = tables.find(prefix, (*required, *present))
-    return None if name is None else tables.integers(name, required, optional)
+    if name is not None:
+        return tables.integers(name, required, optional)
+    if not present and (other := tables.find(prefix, ())) and tables.filled(other):
+        lacking = ", ".join(column for column in required if column not in tables.columns(other))
+        tables.repairs.append(f"{said(other)}: left out, it has no column {lacking}")
+    return None
 
 
 def _times(tables: Tables, rows: Rows) -> dict[str, Integers]:
-    """Return the starts and ends; an end before its start becomes the start and is counted among the repairs."""
+    """Return the starts and ends; one before its start becomes the start, a row of no possible time has none."""
     start_ns, end_ns = rows["start"], rows["end"]
-    backwards = int((end_ns < start_ns).sum())
-    if backwards:
-        tables.repairs.append(f"{said(rows.table)}: {counted(backwards, 'row')} ended before it began")
-        end_ns = np.maximum(start_ns, end_ns)
-    return {"start_ns": start_ns, "end_ns": end_ns}
+    wild = beyond(start_ns) | beyond(end_ns)
+    _say(tables, rows, wild, "without a time that could be one: counted and without time")
+    start_ns, end_ns = (np.where(wild, NO_ID, times) for times in (start_ns, end_ns))
+    _say(tables, rows, end_ns < start_ns, "ended before it began")
+    return {"start_ns": start_ns, "end_ns": np.maximum(start_ns, end_ns)}
+
+
+def _say(tables: Tables, rows: Rows, which: Flags, what: str) -> None:
+    """Count rows among the repairs."""
+    if which.any():
+        tables.repairs.append(f"{said(rows.table)}: {counted(int(which.sum()), 'row')} {what}")
 
 
 def _devices(numbers: Integers) -> Integers:

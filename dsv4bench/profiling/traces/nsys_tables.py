@@ -30,6 +30,7 @@ Integers = npt.NDArray[np.int64]
 MAGIC = b"SQLite format 3\0"
 _DAMAGED = (sqlite3.Error, OSError, OverflowError, MemoryError, UnicodeError)  # the last: in SQLite's own messages
 _LONGEST = 200
+_LATEST_NS = 2**62  # the difference of two such times is a number of 64 bits
 _VERSION = re.compile(r"\d+")
 
 
@@ -238,6 +239,11 @@ def _cut(path: Path, size_bytes: int) -> str:
     if page_bytes * pages <= size_bytes:
         return ""
     return f"; {size_bytes} of {page_bytes * pages} bytes are there"
+
+
+def beyond(times_ns: Integers) -> npt.NDArray[np.bool_]:
+    """Return which times no clock could tell: more than 146 years before or after its beginning."""
+    return np.asarray((times_ns >= _LATEST_NS) | (times_ns <= -_LATEST_NS))
 
 
 def said(words: object) -> str:

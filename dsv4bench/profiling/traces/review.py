@@ -144,7 +144,7 @@ def _sum(found: Sequence[Totals]) -> Totals:
 
 
 def _graph_mode(traces: Sequence[Trace]) -> str:
-    """Return how the traces were launched: "eager", "graphs", "graphs and eager", or that they do not say."""
+    """Return how the traces were launched: "eager", "graphs" (where any was), as wholes, or that they do not say."""
     if any(len(trace.graph_runs) for trace in traces):
         return "graphs, traced as wholes"
     if not any("launches" in trace.recorded for trace in traces):

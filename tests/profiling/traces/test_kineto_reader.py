@@ -173,13 +173,21 @@ def test_process_and_thread_are_the_same_as_number_and_as_text(trace_of):
             [NO_ID] * 2,
             "operations at time 0 of length 0, counted and without time",
         ),
+        (files.KERNEL | {"dur": 1e10}, [5140677167474000] * 2, "operations of more than two hours, read as 0 ns: 1"),
     ],
-    ids=["no duration", "negative duration", "no start", "a word as start", "lost time"],
+    ids=["no duration", "negative duration", "no start", "a word as start", "lost time", "10 000 s"],
 )
 def test_a_kernel_whose_time_is_lost_still_counts(trace_of, event, columns, sentence):
     trace = trace_of(event)
     assert rows(trace, "operations", "start_ns", "end_ns") == [columns]
     assert trace.repairs[0].startswith(sentence)
+
+
+def test_bytes_that_no_memory_holds_are_missing(trace_of):
+    copy = files.KERNEL | {"cat": "gpu_memcpy", "args": {"correlation": 5, "bytes": 2**62}}
+    trace = trace_of(copy)
+    assert trace.operations["bytes"].tolist() == [NO_ID]
+    assert trace.repairs == ("operations of more than 8 TiB, their bytes read as missing: 1",)
 
 
 def test_a_range_without_a_duration_never_ended(trace_of):

@@ -69,7 +69,11 @@ CASES = {
         "2 places in the list of events lost",
     ),
     "something between": (SHORT.replace("}}, {", "}}, null, {", 1), "_dequant", "1 place in the list of events lost"),
-    "twice": (WHOLE + WHOLE, "_dequant", "bytes after the list of events could not be read"),
+    "twice": (
+        WHOLE + WHOLE,
+        "_dequant",
+        "bytes after the list of events could not be read, with events of another trace left out",
+    ),
 }
 
 

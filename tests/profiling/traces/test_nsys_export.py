@@ -61,6 +61,20 @@ def test_a_changed_report_is_exported_again(report, install):
     assert len(calls()) == 2
 
 
+def test_the_cache_keeps_what_was_used_last_up_to_its_size(report, install, tmp_path, monkeypatch):
+    install(EXPORTS)
+    reports = [report.with_stem(f"step{number}") for number in range(4)]
+    exported = []
+    for number, file in enumerate(reports):
+        file.write_bytes(b"a report")
+        if number == 3:
+            nsys_export.export(reports[0], tmp_path / "cache")  # used again
+            monkeypatch.setattr(nsys_export, "MOST_BYTES", 3 * exported[0].stat().st_size)
+        exported.append(nsys_export.export(file, tmp_path / "cache"))
+        os.utime(exported[-1], (1_000 + number, 1_000 + number))
+    assert [file.exists() for file in exported] == [True, False, True, True]
+
+
 @pytest.mark.parametrize(("seconds", "exports"), [(1, 0), (-1, 1)], ids=["newer", "older"])
 def test_an_export_beside_the_report_is_taken_unless_it_is_older(report, install, seconds, exports):
     calls = install(EXPORTS)

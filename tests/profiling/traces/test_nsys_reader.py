@@ -352,6 +352,44 @@ def test_rows_that_are_no_numbers_are_left_out_and_counted(path):
     assert trace.repairs == (f"{made.RUNTIME}: {left_out}", f"{made.KERNEL}: {left_out}")
 
 
+@pytest.mark.parametrize(
+    ("row", "expected", "repair"),
+    [
+        (made.kernel(5, 2**44, 1), (5, 5, NO_ID), "KERNEL: 1 row lasted more than two hours: read as 0 ns"),
+        (
+            made.kernel(-(2**63), 2**63 - 1, 1),
+            (NO_ID, NO_ID, NO_ID),
+            "KERNEL: 1 row without a time that could be one: counted and without time",
+        ),
+        (
+            made.memcpy(5, 9, 1, bytes=2**62),
+            (5, 9, NO_ID),
+            "MEMCPY: 1 row moved more than 8 TiB: its bytes read as missing",
+        ),
+    ],
+    ids=["hours", "centuries", "bytes"],
+)
+def test_numbers_that_no_operation_has_are_not_added_up(path, row, expected, repair):
+    trace = read(export(path, {made.MEMCPY if "bytes" in row else made.KERNEL: [row]}))
+    assert [column(trace, "operations", name)[0] for name in ("start_ns", "end_ns", "bytes")] == list(expected)
+    assert trace.repairs == (f"CUPTI_ACTIVITY_KIND_{repair}",)
+
+
+def test_a_range_of_no_possible_time_is_left_out(path):
+    trace = read(export(path, {"NVTX_EVENTS": [made.pushed(0, 2**63 - 1, "a"), made.pushed(1, 9, "b")]}))
+    assert column(trace, "annotations", "start_ns") == [1]
+    assert trace.repairs == ("NVTX_EVENTS: 1 range left out, of no time that could be one",)
+
+
+def test_a_table_that_cannot_be_read_for_its_columns_is_said(path):
+    tables = {made.KERNEL: [made.kernel(1, 2, 1)], "NVTX_EVENTS": [made.pushed(0, 9, "a")]}
+    trace = read(export(path, tables, without=("end",)))  # ranges are read without it
+    assert trace.recorded == {"annotations"}
+    assert trace.repairs[0] == "CUPTI_ACTIVITY_KIND_KERNEL: left out, it has no column end"
+    with pytest.raises(TraceFormatError, match="KERNEL: left out, it has no column start"):
+        read(export(path, tables, without=("start",)))
+
+
 def test_a_damaged_page_costs_its_own_rows_and_is_said(path):
     rows = [kernel(100 * one, 100 * one + 50, one) for one in range(1, 1001)]
     export(path, {made.KERNEL: rows, made.RUNTIME: [call(1, 2, 1)]}, page_bytes=1024)
