@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 
 import torch
@@ -21,7 +21,7 @@ from dsv4bench.profiling.cell_run import outcome
 from dsv4bench.profiling.digest import Digest
 from dsv4bench.profiling.graphs import Pool, open_pool
 from dsv4bench.profiling.live_rows import compare_live_rows
-from dsv4bench.profiling.replay_watch import Beginning, Snapshot, places_text, run_over_poison
+from dsv4bench.profiling.replay_watch import Beginning, Left, Snapshot, places_text, run_over_poison
 from dsv4bench.results.proofs import AS_EAGER, Comparison, Proof, ProofRow
 from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.cells import cells
@@ -146,7 +146,7 @@ def prove_bucket(step: Step, beginning: Beginning, batches: Sequence[Subject], c
         left = run_over_poison(step, one.forward, captured.replay)
         found.append(
             [
-                *(Comparison(part, _difference(left.parts[part], want[part])) for part in AS_EAGER),
+                *(Comparison(part, _difference(left, part, want[part])) for part in AS_EAGER),
                 Comparison("offsets", _offsets(step, one.forward, addresses)),
                 Comparison("untouched", before.changed()),
                 Comparison("padding", places_text(left.soiled)),
@@ -168,15 +168,32 @@ def _addresses(step: Step) -> tuple[int, ...]:
 
 
 def _offsets(step: Step, forward: Forward, addresses: tuple[int, ...]) -> str:
-    """Say what is wrong with the static inputs after a load, or "": moved, or not this batch's offsets (5.3)."""
+    """Say what is wrong with the static inputs after a load, or "": moved, or not this batch's values (5.3).
+
+    An eager run reads them too: without this it would be as wrong as the replay.
+    """
     if _addresses(step) != addresses:
         return "an input lies at another address than at capture"
     batch, slots = forward.batch, step.inputs.offsets.shape[1]
     requests = () if batch.idle else batch.requests
     rest = [0] * (slots - len(requests))
     wanted = [[*(batch.starts if requests else ()), *rest], [*(one.extend for one in requests), *rest]]
-    return "" if step.inputs.offsets.tolist() == wanted else f"{step.inputs.offsets.tolist()}, expected {wanted}"
+    if step.inputs.offsets.tolist() != wanted:
+        return f"{step.inputs.offsets.tolist()}, expected {wanted}"
+    stale = [name for name, mine, its in _loaded(step, forward) if not torch.equal(mine[: its.shape[0]], its)]
+    return f"not this batch's: {', '.join(stale)}" if stale else ""
 
 
-def _difference(got: dict[str, Digest], want: dict[str, Digest]) -> str:
-    return places_text([place for place in want if got.get(place) != want[place]])
+def _loaded(step: Step, forward: Forward) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Yield the name of each static input, the tensor that kernels read, and the batch's own."""
+    for one, batch, of in ((step, forward, ""), (step.tail, forward.tail, "the tail's ")):
+        if one is not None and batch is not None:
+            for input_ in fields(one.inputs):
+                yield f"{of}{input_.name}", getattr(one.inputs, input_.name), getattr(batch.inputs, input_.name)
+
+
+def _difference(left: Left, part: str, want: dict[str, Digest]) -> str:
+    """Say where a replay left something else than the eager run, or a row unwritten as that did too; "" if neither."""
+    differing = places_text([place for place in want if left.parts[part].get(place) != want[place]])
+    unwritten = places_text(left.unwritten[part])
+    return differing or (f"not written: {unwritten}" if unwritten else "")

@@ -24,10 +24,14 @@ from dsv4bench.workloads.variant import Variant
 
 @dataclass(slots=True)
 class Left:
-    """What a run left behind: for each of `AS_EAGER` a digest by place, and where padding was not zero."""
+    """What a run left behind: for each of `AS_EAGER` a digest by place, and where padding was not zero.
+
+    `unwritten` are the places, by the same names, where a row of a cache that was to be written still holds poison.
+    """
 
     parts: dict[str, dict[str, Digest]] = field(default_factory=lambda: {part: {} for part in AS_EAGER})
     soiled: list[str] = field(default_factory=list)
+    unwritten: dict[str, list[str]] = field(default_factory=lambda: {part: [] for part in AS_EAGER})
 
 
 class Beginning:
@@ -97,7 +101,10 @@ class _Watch:
         step, parts = self._step, self._left.parts
         parts["outputs"]["the output"] = digest(step.result(self._forward))
         for rows in rows_to_write(step.geometry, step.variant, step.pools, self._forward):
-            parts[rows.what][f"layer {rows.layer}"] = digest(rows.read())
+            written = rows.read()
+            parts[rows.what][f"layer {rows.layer}"] = digest(written)
+            if (written == POISON).all(dim=1).any().item():
+                self._left.unwritten[rows.what].append(f"layer {rows.layer}")
         for source, ring in step.pools.rings.items():
             parts["rings"][f"source {source}"] = digest(ring)
         return self._left

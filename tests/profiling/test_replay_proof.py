@@ -1,6 +1,6 @@
 """A proof holds for honest graphs, and each planted fault of a graph or a step shows in the comparison that it must."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 import pytest
@@ -14,6 +14,7 @@ from dsv4bench.results.proofs import WHATS
 from dsv4bench.workloads import sources
 from dsv4bench.workloads import step as steps
 from dsv4bench.workloads.break_forms import COMPRESS, SOURCE_PROJECTIONS
+from dsv4bench.workloads.forward import RowInputs
 from dsv4bench.workloads.prefill import prepare
 from dsv4bench.workloads.replay_batches import MANY, replay_batches
 from dsv4bench.workloads.variant import Variant
@@ -193,6 +194,27 @@ def test_an_input_of_another_batch_shows_where_it_is_read(prefill, name, differs
     found = proven(prefill, batches=("full", "parities flipped"), spoil=stale)
     assert found["full"] == {}
     assert differs <= set(found["parities flipped"])
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(RowInputs)])
+def test_an_input_that_no_load_refreshes_is_named_though_eager_reads_it_too(prefill, monkeypatch, name):
+    honest = RowInputs.load
+
+    def load(inputs, other):
+        honest(inputs, other)
+        getattr(inputs, name).zero_()
+
+    monkeypatch.setattr(RowInputs, "load", load)
+    found = proven(prefill, batches=("parities flipped",))["parities flipped"]["offsets"]
+    assert found.startswith("[[0, 0," if name == "offsets" else f"not this batch's: {name}")
+
+
+def test_slots_that_are_not_written_are_seen_though_eager_does_not_write_them_either(prefill, monkeypatch):
+    monkeypatch.setattr(sources, "_index_key", lambda step, kind, rows: None)
+    assert proven(prefill, batches=("full", "no live token")) == {
+        "full": {"index K": "not written: layer 0 and 1 more"},
+        "no live token": {},
+    }
 
 
 # errors
