@@ -18,7 +18,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The lanes of one step: a lane a kv_source with bars by operation, or a lane a stream with bars by kernel."""
+    """The lanes of one step: a lane a kv_source or a stream, with bars by operation or kernel."""
 
     title: str
     lanes: Sequence[Lane]

@@ -38,9 +38,8 @@ def diff(before: Placed, after: Placed, axis: str, findings: Mapping[str, Sequen
     tables = [_table(placed, axis, foreign) for placed in sides]
     kernels = [_table(placed, "kernel", foreign) for placed in sides]
     names = list(dict.fromkeys(name for table in kernels for name in table))
-    changes = [
-        KernelChange(str(name[0]), *(table.get(name, (NOTHING,))[0].most for table in kernels)) for name in names
-    ]
+    launches = {str(name[0]): tuple(table.get(name, (NOTHING,))[0] for table in kernels) for name in names}
+    changes = [KernelChange(name, first.most, second.most) for name, (first, second) in launches.items()]
     totals = {name: (_total(before, name), _total(after, name)) for name in TOTALS}
     return TraceDiff(
         before=before.trace.source,
@@ -51,11 +50,19 @@ def diff(before: Placed, after: Placed, axis: str, findings: Mapping[str, Sequen
         rows=_rows(tables[0], tables[1], axis),
         new=[one for one in changes if not one.before],
         gone=[one for one in changes if not one.after],
-        more=[one for one in changes if 0 < one.before < one.after],
+        more=[change for name, both in launches.items() if (change := _more_often(name, *both)) is not None],
         findings=findings,
         coverage={"before": before.coverage, "after": after.coverage},
         notes=_notes(sides, totals, foreign),
     )
+
+
+def _more_often(name: str, before: Span, after: Span) -> KernelChange | None:
+    """Return a kernel of both sides that some step, or else every step, of after launches more often."""
+    if not before.most:
+        return None
+    pairs = ((before.most, after.most), (before.least, after.least))
+    return next((KernelChange(name, *pair) for pair in pairs if pair[0] < pair[1]), None)
 
 
 def alike(before: Placed, after: Placed) -> list[Likeness]:
@@ -71,9 +78,22 @@ def alike(before: Placed, after: Placed) -> list[Likeness]:
         ("kernels", ["recorded" if "kernels" in one.recorded else "not recorded" for one in heads], True),
         ("recorded", recorded, False),
         ("format", [one.format for one in heads], False),
+        ("graph launches a step", [_graphs(placed) for placed in (before, after)], False),
         ("whole steps", [str(len(whole(own))) if own else "not marked" for own in steps], False),
     ]
     return [Likeness(what, said[0], said[1], refuses) for what, said, refuses in pairs]
+
+
+def _graphs(placed: Placed) -> str:
+    """Return how many graphs a whole step launches, as many as it has segments."""
+    found = _total(placed, "graph_launches")
+    return (
+        "not recorded"
+        if found is None
+        else f"{found.least}"
+        if found.exact is not None
+        else f"{found.least}..{found.most}"
+    )
 
 
 def step_table(rows: pd.DataFrame, keys: list[str], steps: Sequence[int]) -> dict[Any, tuple[Span, Span]]:

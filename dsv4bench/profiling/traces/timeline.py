@@ -1,4 +1,4 @@
-"""The operations of one step as lanes of a picture: by kv_source and operation, or else by stream and kernel."""
+"""The operations of one step as lanes of a picture: by kv_source where some is known, or else by stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dsv4bench.profiling.traces.placed import Placed
 from dsv4bench.results.reviews import StepRow, whole
 from dsv4bench.results.timelines import Lane, Timeline
 
-SOURCES, STREAMS = "kv_source and operation", "stream and kernel"
+MOST = 0.5  # of the operations: so many must be known by operation, or bars are kernels
+UNKNOWN = "unknown"
 
 
 def timeline(placed: Placed, only: tuple[int, int] | None = None) -> Timeline:
@@ -23,22 +24,21 @@ def timeline(placed: Placed, only: tuple[int, int] | None = None) -> Timeline:
     step = _typical([one for one in steps if only is None or only[0] <= one.number <= only[1]])
     inside = (placed.rows["step"] == steps.index(step)) & (placed.rows["start_ns"] != NO_ID)
     rows = placed.rows[inside].sort_values("start_ns", kind="stable")
-    by_source = bool((placed.known("kv_source") | placed.known("op")).any())
-    key, what = ("kv_source", "op") if by_source else ("stream", "name")
+    by_source = bool(placed.known("kv_source").any())
+    what = "op" if by_source or placed.known("op").mean() > MOST else "name"
     names = _names(placed, rows[what], what)
+    lanes = _sources(placed, rows) if by_source else _streams(rows)
     origin = int(rows["start_ns"].min())
-    lanes = [
-        Lane(
-            _lane(key, int(value)),
-            (part["start_ns"] - origin).tolist(),
-            (part["end_ns"] - part["start_ns"]).tolist(),
-            names[part.index].tolist(),
-        )
-        for value, part in ((value, rows[rows[key] == value]) for value in np.unique(rows[key]))
-    ]
+    order = rows.sort_values(["kv_source"] if by_source else ["device", "stream"], kind="stable").index
+    found = [_lane(name, rows[lanes == name], names, origin) for name in dict.fromkeys(lanes[order])]
     file = placed.trace.source.rstrip("/").rsplit("/", 1)[-1]
-    title = f"{file}: {step.name}"
-    return Timeline(title, lanes, SOURCES if by_source else STREAMS)
+    by = f"{'kv_source' if by_source else 'stream'} and {'operation' if what == 'op' else 'kernel'}"
+    return Timeline(f"{file}: {step.name}", found, by)
+
+
+def _lane(name: str, rows: pd.DataFrame, names: pd.Series, origin_ns: int) -> Lane:
+    starts, lengths = rows["start_ns"] - origin_ns, rows["end_ns"] - rows["start_ns"]
+    return Lane(name, starts.tolist(), lengths.tolist(), names[rows.index].tolist())
 
 
 def _typical(steps: list[StepRow]) -> StepRow:
@@ -51,11 +51,18 @@ def _typical(steps: list[StepRow]) -> StepRow:
 
 def _names(placed: Placed, codes: pd.Series, column: str) -> pd.Series:
     """Return the texts of codes; "unknown" where there is none."""
-    texts = np.asarray([*(placed.trace.strings if column == "name" else placed.ops), "unknown"], dtype=object)
+    texts = np.asarray([*(placed.trace.strings if column == "name" else placed.ops), UNKNOWN], dtype=object)
     return pd.Series(texts[codes.to_numpy()], index=codes.index)
 
 
-def _lane(key: str, value: int) -> str:
-    if key == "stream":
-        return f"stream {value}"
-    return "no kv_source" if value == NO_ID else f"kv_source {value}"
+def _sources(placed: Placed, rows: pd.DataFrame) -> pd.Series:
+    """Return the lane of each row by source: that of none, and that of operations whose source is not known."""
+    without = np.where(placed.known("kv_source")[rows.index], "no kv_source", "kv_source unknown")
+    named = "kv_source " + rows["kv_source"].astype(str)
+    return named.where(rows["kv_source"] != NO_ID, without)
+
+
+def _streams(rows: pd.DataFrame) -> pd.Series:
+    """Return the lane of each row by stream; two devices number theirs alike."""
+    named = "stream " + rows["stream"].astype(str)
+    return named if rows["device"].nunique() < 2 else "device " + rows["device"].astype(str) + ", " + named

@@ -54,6 +54,44 @@ def test_reuse_adds_no_kernel_and_undoing_it_does():
     assert [(one.name, one.before, one.after) for one in back.more] == [("dequant", 1, 3)]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "more"),
+    [
+        ((2, 2, 4), (4, 4, 4), [(2, 4)]),
+        ((1, 0, 1), (1, 1, 1), [(0, 1)]),
+        ((2, 2, 4), (2, 4, 5), [(4, 5)]),
+        ((2, 4, 4), (2, 2, 4), []),
+    ],
+    ids=["every step as many as one", "steps without it", "one step more", "no step more"],
+)
+def test_a_kernel_that_only_some_steps_launched_more_often_is_added_too(before, after, more):
+    def uneven(counts):
+        made = Timed()
+        for step, count in enumerate(counts):
+            made.range(f"step{step}", 1_000 * step, 1_000 * step + 900)
+            for at in range(count):
+                made.launched("a", 1_000 * step + at, 1_000 * step + 100 + at, 1_000 * step + 101 + at)
+            made.launched("b", 1_000 * step + 50, 1_000 * step + 200, 1_000 * step + 201)
+        return placed(made)
+
+    found = compared(uneven(before), uneven(after))
+    assert [(one.before, one.after) for one in found.more] == more
+    assert found.nothing_added is (not more)
+
+
+def test_another_number_of_graphs_a_step_is_told():
+    def segments(count):
+        made = Timed().range("step0", 0, 900)
+        for at in range(count):
+            made.op("a", 100 + 20 * at, 110 + 20 * at, made.call("cudaGraphLaunch", 10 * at))
+        return placed(made)
+
+    found = compared(segments(7), segments(1))
+    assert {one.what: (one.before, one.after) for one in found.likeness if not one.alike} == {
+        "graph launches a step": ("7", "1")
+    }
+
+
 def test_new_and_gone_kernels_are_named_with_their_number_a_step():
     before, after = steps_of(3, kernels=2), steps_of(3, kernels=1)
     for step in range(3):
