@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
+from dsv4bench.errors import CaptureError, CellError
 from dsv4bench.profiling.capture_check import CaptureReport, Unsafe, check_capture
 from dsv4bench.workloads.cells import cells
 from dsv4bench.workloads.options import PrefillArguments, prefill_options
@@ -15,16 +17,28 @@ WIDTH = 80
 FEW_PIECES = 3
 
 
-def capture_reports(arguments: PrefillArguments) -> list[CaptureReport]:
-    """Check every cell of the arguments, in order."""
+def capture_reports(arguments: PrefillArguments) -> tuple[list[CaptureReport], bool]:
+    """Check every cell of the arguments; return their reports and whether Ctrl-C came before the last one."""
+    reports: list[CaptureReport] = []
+    try:
+        reports.extend(_reports(arguments))
+    except KeyboardInterrupt:
+        return reports, True
+    return reports, False
+
+
+def _reports(arguments: PrefillArguments) -> Iterator[CaptureReport]:
+    """Yield the report of every cell, in order; of one that fails with the reason."""
     import torch
 
-    reports, model = [], None
+    model = None
     for cell in (cell for group in cells(prefill_options(arguments)) for cell in group):
         if model is None or model.geometry != cell.geometry:
             model = make_model(cell.geometry, torch.device("cpu"), cell.seed)
-        reports.append(check_capture(cell, model))
-    return reports
+        try:
+            yield check_capture(cell, model)
+        except (CaptureError, CellError) as error:
+            yield CaptureReport(cell, failed=str(error))
 
 
 def as_text(reports: list[CaptureReport]) -> str:
@@ -43,7 +57,8 @@ def _head(report: CaptureReport) -> list[str]:
     lines = textwrap.wrap(", ".join(words), WIDTH, subsequent_indent="  ")
     refused = [f"  not captured: {reason}" for reason in report.refused]
     verdict = ["  graph-safe"] if report.captures and not report.unsafe else []
-    return [*lines, *refused, *verdict]
+    failed = textwrap.wrap(f"failed: {report.failed}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return [*lines, *refused, *verdict, *(failed if report.failed else ())]
 
 
 def _switches(report: CaptureReport) -> list[str]:
@@ -80,6 +95,7 @@ def _plain(report: CaptureReport) -> dict[str, Any]:
         "breaks": report.breaks,
         "nodes": report.nodes,
         "refused": list(report.refused),
+        "failed": report.failed,
         "unsafe": [
             {"place": one.place, "what": one.rule.text, "mend": one.rule.mend, "pieces": list(one.pieces)}
             for one in report.unsafe

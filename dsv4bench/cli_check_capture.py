@@ -36,12 +36,16 @@ def capture(
     a replay would keep of its first batch (a shape, a number, a tensor that nobody refreshes).
     """
     from dsv4bench import cli_capture_report as report
-    from dsv4bench.cli import FAILED, NOTHING, OK
+    from dsv4bench.cli import FAILED, INTERRUPTED, NOTHING, OK
     from dsv4bench.workloads.options import PrefillArguments
 
     typed = {name: value for name, value in context.params.items() if name != "as_json" and value is not None}
-    reports = report.capture_reports(PrefillArguments(**typed, graph=True, reuse="on", device="cpu"))
+    reports, interrupted = report.capture_reports(PrefillArguments(**typed, graph=True, reuse="on", device="cpu"))
     typer.echo(report.as_json(reports) if as_json else report.as_text(reports))
-    if any(one.unsafe for one in reports):
+    if interrupted:
+        done = "1 cell was" if len(reports) == 1 else f"{len(reports)} cells were"
+        typer.echo(f"interrupted: {done} checked", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if any(one.unsafe or one.failed for one in reports):
         raise typer.Exit(FAILED)
     raise typer.Exit(OK if any(one.captures for one in reports) else NOTHING)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dsv4bench.cli import FAILED, OK
+from dsv4bench.cli import FAILED, INTERRUPTED, OK
 from dsv4bench.dashboards.proof_table import proof_table
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import UsageError, nearest
@@ -23,7 +23,7 @@ CPU_BUCKETS, GPU_BUCKETS = "8,64", "8,256,8192"
 
 
 def run_replay_proof(typed: PrefillArguments, sizes: str, form: str, quiet: bool) -> int:
-    """Print the proofs of the buckets `sizes` of every variant of `typed`; return 0 if all hold, else 1."""
+    """Print the proofs of the buckets `sizes` of every variant of `typed`; return the exit code."""
     if form not in FORMATS:
         raise UsageError(f"--format {form}: expected one of {', '.join(FORMATS)}{nearest(form, FORMATS)}")
     meant = prefill_options(replace(typed, buckets=_listed(sizes, typed.device)))
@@ -31,7 +31,13 @@ def run_replay_proof(typed: PrefillArguments, sizes: str, form: str, quiet: bool
         raise UsageError(
             f"--buckets {sizes}: {meant.buckets[0]} rows cannot hold three requests; expected {LEAST_ROWS} or more"
         )
-    found = list(prove(meant, _silent if quiet else _tell))
+    found: list[Proof] = []
+    try:
+        found.extend(prove(meant, _silent if quiet else _tell))
+    except KeyboardInterrupt:
+        _show(found, form)
+        _tell(f"interrupted: {'1 variant was' if len(found) == 1 else f'{len(found)} variants were'} checked")
+        return INTERRUPTED
     _show(found, form)
     return OK if all(proof.holds for proof in found) else FAILED
 

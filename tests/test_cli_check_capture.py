@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from dsv4bench import cli_capture_report
 from tests.command_line import command_line, tiny_config
 
 NORM = """
@@ -76,6 +77,36 @@ def test_where_nothing_is_captured_there_is_nothing_to_check(check):
     found = check("--batch", "1", "--extend", "1")
     assert found.code == 4
     assert found.out.splitlines()[-1] == "  not captured: bucket 4 is over 2 times the 1 tokens"
+
+
+def test_a_cell_that_fails_is_named_and_the_others_are_checked(check, tmp_path):
+    (tmp_path / "short.py").write_text(NORM.replace("assert scale.max().item() > 0", "assert x.shape[0] < 16, 'long'"))
+    typed = ("--provider", "rms_norm=short.py:norm", "--batch", "1,2")
+    found = check(*typed)
+    assert found.code == 1
+    assert found.out.splitlines()[2:] == [
+        "  graph-safe",
+        "batch 2 x 8, kv v41+fp4, compressor fused, replay off, path sparse, breaks sm100",
+        "  failed: layer 0 project: short.py:4: AssertionError: long",
+    ]
+    assert [one["failed"] for one in json.loads(check(*typed, "--json").out)] == [
+        None,
+        "layer 0 project: short.py:4: AssertionError: long",
+    ]
+
+
+def test_ctrl_c_keeps_what_was_checked(check, monkeypatch):
+    honest, cells = cli_capture_report.check_capture, []
+
+    def check_capture(cell, model):
+        cells.append(cell)
+        if len(cells) == 2:
+            raise KeyboardInterrupt
+        return honest(cell, model)
+
+    monkeypatch.setattr(cli_capture_report, "check_capture", check_capture)
+    found = check("--batch", "2,3")
+    assert (found.code, found.out, found.err) == (130, SAFE, "interrupted: 1 cell was checked\n")
 
 
 def test_a_wrong_option_is_one_line(check):

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 
+from dsv4bench import cli_replay_proof
 from dsv4bench.dashboards.proof_table import proof_table
 from dsv4bench.dashboards.render import plain
 from dsv4bench.results.proofs import AS_EAGER, WHATS, Comparison, Proof, ProofRow
@@ -94,6 +95,17 @@ def test_no_cuda_device_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     found = command_line(monkeypatch, capsys)("check", "replay", "--device", "cuda")
     assert found.err == "dsv4bench: --device cuda: no CUDA device on this machine; expected cpu or auto\n"
+
+
+def test_ctrl_c_shows_the_proofs_that_were_made(monkeypatch, capsys):
+    def prove(*_):
+        yield proof(row())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_replay_proof, "prove", prove)
+    found = command_line(monkeypatch, capsys)("check", "replay", "--device", "cpu", "--quiet")
+    assert (found.code, found.err) == (130, "interrupted: 1 variant was checked\n")
+    assert "proven for bucket 8" in found.out
 
 
 # the table

@@ -40,17 +40,18 @@ class CaptureReport:
     """What came of one cell: its `buckets` with the captures of each, and what is not graph-safe.
 
     `refused` are the reasons why a forward is not captured; `segments`, `breaks` and `nodes` are those of the largest
-    bucket.
+    bucket. `failed` says why the cell could not be checked at all.
     """
 
     cell: Cell
-    buckets: tuple[int, ...]
-    captures: int
-    segments: int
-    breaks: int
-    nodes: int
-    refused: tuple[str, ...]
-    unsafe: tuple[Unsafe, ...]
+    buckets: tuple[int, ...] = ()
+    captures: int = 0
+    segments: int = 0
+    breaks: int = 0
+    nodes: int = 0
+    refused: tuple[str, ...] = ()
+    unsafe: tuple[Unsafe, ...] = ()
+    failed: str | None = None
 
 
 def check_capture(cell: Cell, model: Model) -> CaptureReport:
