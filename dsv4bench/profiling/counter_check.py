@@ -122,7 +122,7 @@ def _on_gpu(cell: Cell, step: Step, pieces: Sequence[Piece], pool: Pool, expecte
         replace(_breaks(named_breaks), name=TRITON_BREAKS),
         *annotated,
     )
-    other = tuple(_other(counts, replayed))
+    other = (*_other(counts, replayed), *_deaf(step, hook))
     return Agreement(_cell(cell), sources, EQUAL, EQUAL_BUT_PRODUCTS, absent, other)
 
 
@@ -158,6 +158,13 @@ def _other(counts: Counts, replayed: Replayed) -> Iterator[str]:
         if coverage.get(name):
             yield f"{coverage[name]} operations of the replay {name}"
     yield from replayed.why
+
+
+def _deaf(step: Step, hook: TritonLaunches) -> Iterator[str]:
+    """Yield a sentence where the hook heard nothing of kernels that Triton launches: no launches equal no launches."""
+    ours = [name for name, who in sorted(step.ops.ran_on.items()) if {"triton", "gluon"} & set(who.split(", "))]
+    if ours and not hook.names:
+        yield f"Triton's hook heard no launch, though {', '.join(ours)} ran on Triton"
 
 
 def _rows(name: str, rows: Iterable[Mapping[str, Any]], metrics: tuple[str, ...]) -> Source:

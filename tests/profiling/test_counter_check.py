@@ -26,6 +26,7 @@ from dsv4bench.profiling.counter_check import (
     TRITON_GRAPH,
     check_counters,
 )
+from dsv4bench.workloads.ops import Ops
 from tests.profiling.fake_gpu import fake_gpu
 from tests.profiling.small_groups import TINY, group, model
 
@@ -95,6 +96,14 @@ def test_profiler_ledger_replay_and_hook_see_the_same_launches(gpu):
     assert sum(count for (count,) in source(found, HOOK_REPLAY).counts.values()) == 7
     assert source(found, EAGER).of("layer_1_output") == source(found, GRAPH).of("layer_1_output") == (1,)
     assert found.other == ()
+
+
+def test_a_hook_that_hears_nothing_of_triton_kernels_does_not_agree(monkeypatch):
+    monkeypatch.setattr(Ops, "ran_on", {"rms_norm": "triton", "combine": "torch", "dequant": "sglang, gluon"})
+    fake_gpu(monkeypatch)  # whose launches no hook hears
+    found = check_counters(cell(), model(TINY), CUDA)
+    assert found.other == ("Triton's hook heard no launch, though dequant, rms_norm ran on Triton",)
+    assert not found.agreed
 
 
 def test_a_hook_that_heard_replays_too_would_be_found(gpu):
