@@ -94,7 +94,8 @@ def run_diff(
     """Print a comparison; return 3 for unlike traces and, where the answer needs it, for operations without a place."""
     asked = _one_of("--by", by, tuple(DIFF_AXES)) if by else ""
     sides = {name: _one_rank(name, path, rank, reading) for name, (path, rank) in paths.items()}
-    axis = asked or ("kv_source" if all(placed.known("kv_source").any() for placed in sides.values()) else "kernel")
+    told = all((placed.known("kv_source") & compared(placed)).any() for placed in sides.values())
+    axis = asked or ("kv_source" if told else "kernel")
     findings = {name: [one for one in examine([placed]) if one.wrong] for name, placed in sides.items()}
     found = diff(sides["before"], sides["after"], DIFF_AXES[axis], findings)
     refused = bool(found.unlike) and not unlike

@@ -18,6 +18,7 @@ def folder(tmp_path_factory):
     outside = dequants((2, 3, 4)).launched("setup", 50_000, 50_100, 50_200)
     unplaced = dequants((2, 3, 4)).launched("setup", 8_000, 8_100, 8_200)
     sources = Timed().range("kv_source=8", 0, 900).launched("a", 10, 100, 200).launched("b", 30, 300, 400)
+    warmed = steps_of(3).range("kv_source=8", 50_000, 50_900).launched("a", 50_010, 50_100, 50_200)
     layers = Timed().range("model.layers.21", 0, 900).launched("a", 10, 100, 200).launched("b", 30, 300, 400)
     lost = steps_of(4)
     lost.call("cudaLaunchKernel", 9_000)
@@ -31,6 +32,7 @@ def folder(tmp_path_factory):
         "unplaced": unplaced,
         "sources": sources,
         "layers": layers,
+        "warmed": warmed,
         "plain": steps_of(4, kernels=3, last_kernels=1),
         "lost": lost,
         "graph": graph,
@@ -250,6 +252,12 @@ def test_a_diff_by_source_needs_sources_and_no_operations(run, axis):
     assert (done.code, done.err) == (0, "")
     assert re.search(r"^- +8 +2 ", done.out, re.MULTILINE)
     assert run("diff", "sources.json", "sources.json", "--by", "op").code == 3
+
+
+def test_a_diff_goes_by_kernel_where_only_what_it_leaves_out_has_sources(run):
+    done = run("diff", "warmed.json", "warmed.json")
+    assert (done.code, done.err) == (0, "")
+    assert "By kernel, a step" in done.out
 
 
 def test_a_layer_without_a_geometry_has_no_source_and_a_diff_of_such_traces_goes_by_kernel(run):

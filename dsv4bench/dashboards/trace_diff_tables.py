@@ -48,7 +48,9 @@ def _likeness(one: Likeness) -> tuple[Cell, ...]:
 
 def nothing_added_text(diff: TraceDiff) -> str:
     """Return the sentence on what runs more often after than before."""
-    return f"no other kernel or copy added: {str(diff.nothing_added).lower()}"
+    added = diff.nothing_added
+    said = "not known, kernels were not recorded" if added is None else str(added).lower()
+    return f"no other kernel or copy added: {said}"
 
 
 def _row_table(diff: TraceDiff, everything: bool) -> Table:

@@ -88,8 +88,13 @@ class TraceDiff:
         return [one for one in self.likeness if one.refuses and not one.alike]
 
     @property
-    def nothing_added(self) -> bool:
-        """Whether no kernel or copy runs in a step of after that did not run as often in one of before."""
+    def nothing_added(self) -> bool | None:
+        """Whether no kernel or copy runs in a step of after that did not run as often in one of before.
+
+        None where a side tells nothing of kernels.
+        """
+        if None in self.totals.get("kernels", (None, None)):
+            return None
         return not self.new and not self.more
 
     def plain(self) -> dict[str, Any]:

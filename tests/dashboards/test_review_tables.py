@@ -142,7 +142,7 @@ def comparison(**more):
     row = DiffRow({"op": "dequant", "kv_source": 2}, span(6), span(1), span(6_000), Span(1_000.0, 900, 1_300), 1.0, 1.0)
     fields = {
         "likeness": [Likeness("devices", "NVIDIA H200", "NVIDIA H200", True)],
-        "totals": {"kernels": (span(6), None)},
+        "totals": {"kernels": (span(6), span(1)), "copies": (span(0), None)},
         "rows": [row],
         "new": [],
         "gone": [],
@@ -167,6 +167,12 @@ def test_a_kernel_that_is_new_or_launched_more_often_is_added():
     assert nothing_added_text(comparison(new=[change])).endswith("false")
     assert nothing_added_text(comparison(gone=[change])).endswith("true")
     assert "Launched more often: 1" in text(diff_tables(comparison(more=[change])))
+
+
+def test_nothing_is_said_of_kernels_that_were_not_recorded():
+    unknown = comparison(totals={"kernels": (span(6), None)})
+    assert nothing_added_text(unknown) == "no other kernel or copy added: not known, kernels were not recorded"
+    assert unknown.plain()["nothing_added"] is None
 
 
 @pytest.mark.parametrize(
