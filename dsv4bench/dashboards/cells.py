@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import joined
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.record import Record
@@ -64,12 +65,32 @@ def settings(record: Record, *without: str) -> str:
 
 
 def providers_text(record: Record) -> list[str]:
-    """Return one line naming what ran on another provider than most kernels did; empty where all ran on one."""
+    """Return one line naming what ran on another provider than most kernels did; empty where all (or none) ran."""
     names = sorted(set(record.providers.values()), key=lambda name: -list(record.providers.values()).count(name))
-    if len(names) < 2:
+    if len(names) < 2 or not (record.counts or record.samples_ns):
         return []
     others = [f"{', '.join(k for k, v in record.providers.items() if v == name)} on {name}" for name in names[1:]]
     return [f"kernels ran on {names[0]}, but {'; '.join(others)}"]
+
+
+def both_ran(pairs: Sequence[Pair]) -> bool:
+    """Return whether there are records of both sides."""
+    return any(pair.before for pair in pairs) and any(pair.after for pair in pairs)
+
+
+def sides_run(pairs: Sequence[Pair]) -> str:
+    """Return "reuse off -> on", or the one side that was run, e.g. "reuse on"."""
+    if both_ran(pairs):
+        return "reuse off -> on"
+    return f"reuse {'off' if pairs[0].before else 'on'}"
+
+
+def sides_text(both: bool, before: object, after: object, *, always: bool = False) -> str:
+    """Return "before -> after" in a table of both sides, and the one value there is in a table of one."""
+    if both:
+        return arrow(before, after, always=always)
+    only = after if before is None else before
+    return arrow(only, only)
 
 
 def section(pair: Pair) -> tuple[str, ...]:

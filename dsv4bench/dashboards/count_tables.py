@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsv4bench.dashboards.cells import cells_text, grouped, heading, notes_of, records_of, said_of, settings, status_of
-from dsv4bench.dashboards.style import arrow, yes
+from dsv4bench.dashboards.cells import (
+    both_ran,
+    cells_text,
+    grouped,
+    heading,
+    notes_of,
+    records_of,
+    said_of,
+    settings,
+    sides_run,
+    sides_text,
+    status_of,
+)
+from dsv4bench.dashboards.style import yes
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.counts import COMPRESSED, SWA, Row, Sides, added, side_by_side
@@ -31,7 +43,7 @@ def dequant_tables(compared: Sequence[Pair]) -> list[Table]:
             (cell(source), cell(op), cell(where), *_numbers(same[0], change, ("calls", "kernels")))
             for (source, op, where), change in _dequants(same[0]).items()
         ]
-        title = heading(f"KV dequants per forward, {_sides_run(same[0])}", same[0].any)
+        title = heading(f"KV dequants per forward, {sides_run(same[:1])}", same[0].any)
         columns = (KV_SOURCE, OP, WHERE, *_number_columns(("calls", "kernels")))
         tables.append(Table(title, columns, tuple(rows), tuple(_notes(same))))
     return tables
@@ -46,7 +58,7 @@ def operation_tables(compared: Sequence[Pair]) -> list[Table]:
     for same in grouped(_counted(compared), lambda pair: _signature(pair, _calls(pair))):
         on_gpu = same[0].any.engine == "gpu"
         what = "Device operations" if on_gpu else "Aten operations (CPU reference)"
-        title = heading(f"{what} per op and forward, {_sides_run(same[0])}", same[0].any)
+        title = heading(f"{what} per op and forward, {sides_run(same[:1])}", same[0].any)
         changes = [_operations(pair) for pair in same]
         rows = [(*map(cell, key), *_spans(same[0], [one[key] for one in changes])) for key in changes[0]]
         notes = [*_notes(same), GEMM_NOTE if on_gpu else ATEN_NOTE]
@@ -94,12 +106,6 @@ def _number_columns(classes: Sequence[str]) -> list[Column]:
     return [Column(TITLES[name], (f"{name}_before", f"{name}_after")) for name in classes]
 
 
-def _sides_run(pair: Pair) -> str:
-    if pair.before and pair.after:
-        return "reuse off -> on"
-    return "reuse off" if pair.before else "reuse on"
-
-
 def _numbers(pair: Pair, change: dict[str, Sides], classes: Sequence[str]) -> list[Cell]:
     # the headline shows both sides even where they are equal: that nothing changed is part of the answer
     return [_number_cell(pair, *change[name], always=True) for name in classes]
@@ -111,9 +117,7 @@ def _spans(pair: Pair, changes: Sequence[dict[str, Sides]]) -> list[Cell]:
 
 
 def _number_cell(pair: Pair, before: int | str | None, after: int | str | None, *, always: bool = False) -> Cell:
-    both = pair.before is not None and pair.after is not None
-    only = before if pair.before is not None else after
-    return Cell(arrow(before, after, always=always) if both else arrow(only, only), (before, after))
+    return Cell(sides_text(both_ran([pair]), before, after, always=always), (before, after))
 
 
 def _span(counts: Sequence[int | None]) -> int | str | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from dsv4bench.dashboards.cells import (
     batch_text,
+    both_ran,
     grouped,
     heading,
     mode_text,
@@ -15,8 +16,9 @@ from dsv4bench.dashboards.cells import (
     said_of,
     section,
     settings,
+    sides_run,
+    sides_text,
 )
-from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.counts import BREAK_COPY, DEVICE, add
@@ -55,9 +57,9 @@ def _graph_table(same: Sequence[Pair]) -> Table:
         Column("capture", _names("capture_ns")),
         Column("memory", _names("memory_bytes")),
     )
-    rows = tuple(_graph_row(pair, bucket) for pair in same for bucket in _buckets(pair))
+    rows = tuple(_graph_row(pair, bucket, both_ran(same)) for pair in same for bucket in _buckets(pair))
     notes = (settings(same[0].any), *NOTES, *said_of(records_of(same), _form), *notes_of(records_of(same)))
-    return Table(heading("Graph form, reuse off -> on", same[0].any), columns, rows, notes)
+    return Table(heading(f"Graph form, {sides_run(same)}", same[0].any), columns, rows, notes)
 
 
 def _names(name: str) -> tuple[str, ...]:
@@ -75,7 +77,7 @@ def _buckets(pair: Pair) -> list[int | None]:
     return list(dict.fromkeys(bucket for record in pair.records for bucket in _graphs(record)))
 
 
-def _graph_row(pair: Pair, bucket: int | None) -> tuple[Cell, ...]:
+def _graph_row(pair: Pair, bucket: int | None, both: bool) -> tuple[Cell, ...]:
     sides = (pair.before, pair.after)
     graphs = [_graphs(record).get(bucket) or {} for record in sides]
     one, batch = graphs[1] or graphs[0], pair.any.batch
@@ -87,7 +89,7 @@ def _graph_row(pair: Pair, bucket: int | None) -> tuple[Cell, ...]:
         Cell(batch_text(pair.any), (batch.get("requests"), batch.get("extend"))),
         cell(mode_text(pair.any)),
         *(cell(one.get(name)) for name in ("bucket", "segments", "breaks")),
-        Cell(_before_and_after(pair, launches) or _before_and_after(pair, calls), (*launches, *calls)),
+        Cell(sides_text(both, *launches) or sides_text(both, *calls), (*launches, *calls)),
         Cell("", tuple(copies)),
         cell(copied, format_bytes(copied) if copied else ""),
         *(
@@ -95,13 +97,6 @@ def _graph_row(pair: Pair, bucket: int | None) -> tuple[Cell, ...]:
             for name, written in (("capture_ns", _time), ("memory_bytes", format_bytes))
         ),
     )
-
-
-def _before_and_after(pair: Pair, counts: Sequence[int | None]) -> str:
-    """Return "before -> after", or the one number of a pair of which one side was not run."""
-    if pair.before is None or pair.after is None:
-        counts = [next((count for count in counts if count is not None), None)] * 2
-    return arrow(*counts)
 
 
 def _time(ns: float | None) -> str:

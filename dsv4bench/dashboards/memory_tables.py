@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsv4bench.dashboards.cells import grouped, heading, notes_of, records_of, said_of, section, settings
-from dsv4bench.dashboards.style import arrow
+from dsv4bench.dashboards.cells import (
+    both_ran,
+    grouped,
+    heading,
+    notes_of,
+    records_of,
+    said_of,
+    section,
+    settings,
+    sides_run,
+    sides_text,
+)
 from dsv4bench.dashboards.table import Cell, Column, Table
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells
 from dsv4bench.results.compare import Pair
@@ -24,8 +34,11 @@ SUBMIT_NOTE = (
 
 
 def memory_tables(compared: Sequence[Pair]) -> list[Table]:
-    """Return host submit, memory and checks of every cell; one table for cells with the same settings."""
-    return [_memory_table(same) for same in grouped(compared, section)]
+    """Return host submit, memory and checks of every cell that ran; one table for cells with the same settings."""
+    ran = [
+        pair for pair in compared if any(record.samples_ns or record.checks or record.memory for record in pair.records)
+    ]
+    return [_memory_table(same) for same in grouped(ran, section)]
 
 
 def _memory_table(same: Sequence[Pair]) -> Table:
@@ -40,8 +53,8 @@ def _memory_table(same: Sequence[Pair]) -> Table:
     )
     notes = [settings(same[0].any), SUBMIT_NOTE, *said_of(records, _failed_checks)]
     notes += notes_of(records)
-    title = heading("Host submit, memory and checks, reuse off -> on", same[0].any)
-    return Table(title, columns, tuple(_memory_row(pair, scale) for pair in same), tuple(notes))
+    title = heading(f"Host submit, memory and checks, {sides_run(same)}", same[0].any)
+    return Table(title, columns, tuple(_memory_row(pair, scale, both_ran(same)) for pair in same), tuple(notes))
 
 
 def _names(name: str) -> tuple[str, ...]:
@@ -53,22 +66,22 @@ def _host_submit(record: Record | None) -> float | None:
     return median_interval(samples).value if samples else None
 
 
-def _memory_row(pair: Pair, scale: int) -> tuple[Cell, ...]:
+def _memory_row(pair: Pair, scale: int, both: bool) -> tuple[Cell, ...]:
     sides = (pair.before, pair.after)
     submits = tuple(_host_submit(record) for record in sides)
     checks = tuple(_checks(record.checks) if record else "" for record in sides)
     graphs = [(record.graph if record else None) or {} for record in sides]
     return (
         *cell_cells(pair.any),
-        Cell(arrow(*(format_in_unit(submit, scale) or None for submit in submits)), submits),
-        *(_size_cell([record.memory.get(name) if record else None for record in sides]) for name in BYTES),
+        Cell(sides_text(both, *(format_in_unit(submit, scale) or None for submit in submits)), submits),
+        *(_size_cell(both, [record.memory.get(name) if record else None for record in sides]) for name in BYTES),
         Cell(_checks([check for record in pair.records for check in record.checks]), checks),
         *(Cell("", tuple(graph.get(name) for graph in graphs)) for name in GRAPH),
     )
 
 
-def _size_cell(sizes: Sequence[int | None]) -> Cell:
-    words = arrow(*(None if size is None else format_bytes(size) for size in sizes)).split()
+def _size_cell(both: bool, sizes: Sequence[int | None]) -> Cell:
+    words = sides_text(both, *(None if size is None else format_bytes(size) for size in sizes)).split()
     if len(words) == 5 and words[1] == words[4]:  # "1 GiB -> 2 GiB" reads as well with one unit
         del words[1]
     return Cell(" ".join(words), tuple(sizes))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dsv4bench.dashboards.cells import grouped, heading, notes_of, rank_rows, records_of, section, settings
 from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
-from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells, interval_cell
+from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells, interval_cell, side_columns, sides_title
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.ranks import RankTimes, rank_times
 from dsv4bench.results.record import Record
@@ -37,12 +37,12 @@ def _rank_table(same: Sequence[Pair]) -> Table:
         *CELL_COLUMNS,
         Column("rank", ("rank",)),
         Column("live", ("rank_rows",)),
-        *(Column(f"{side} {unit}", (f"{side}_ns", f"{side}_low_ns", f"{side}_high_ns")) for side in SIDES),
+        *side_columns(SIDES, same, unit),
         *(Column(name, tuple(f"{name}_{side}" for side in SIDES)) for name in ("slowest", "skew")),
     )
     rows = [row for pair, sides in times for row in _rank_rows(pair, sides, scale)]
     lines = notes_of(records_of(same))
-    title = heading("Ranks, reuse off (before) and on (after)", same[0].any)
+    title = heading(f"Ranks, {sides_title(same)}", same[0].any)
     live = [LIVE_NOTE] if any(rank_rows(pair.any) for pair in same) else []
     return Table(title, columns, tuple(rows), (settings(same[0].any), *live, *NOTES, *lines))
 

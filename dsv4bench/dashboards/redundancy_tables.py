@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dsv4bench.dashboards.cells import batch_text, grouped, heading, mode_text, notes_of, records_of, section, settings
+from dsv4bench.dashboards.cells import (
+    batch_text,
+    grouped,
+    heading,
+    mode_text,
+    notes_of,
+    records_of,
+    section,
+    settings,
+    sides_run,
+)
 from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.compare import Pair
@@ -72,11 +82,7 @@ def _table(pairs: Sequence[Pair], rows: tuple[tuple[Cell, ...], ...]) -> Table:
     records = records_of(pairs)
     spent = [SPENT] if any(record.device_time for record in records) else []
     notes = (f"{cells}; {settings(first)}", WHAT, *_kept(pairs), READ, *spent, NOT_LOOKED_AT, *notes_of(records))
-    return Table(heading(f"Launched again with equal inputs, {_sides(pairs[0])}", first), columns, rows, notes)
-
-
-def _sides(pair: Pair) -> str:
-    return "reuse off -> on" if pair.before and pair.after else f"reuse {pair.any.variant.get('reuse')}"
+    return Table(heading(f"Launched again with equal inputs, {sides_run(pairs[:1])}", first), columns, rows, notes)
 
 
 def _rows(pair: Pair) -> tuple[tuple[Cell, ...], ...]:

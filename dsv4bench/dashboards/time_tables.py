@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dsv4bench.dashboards.cells import (
     batch_text,
+    both_ran,
     grouped,
     heading,
     mode_text,
@@ -16,6 +17,7 @@ from dsv4bench.dashboards.cells import (
     said_of,
     section,
     settings,
+    sides_run,
 )
 from dsv4bench.dashboards.style import plus_minus
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
@@ -30,6 +32,7 @@ CELL_COLUMNS = (
     Column("forwards", ("forwards",)),
     Column("mode", ("mode",), right=False),
 )
+PAIRED = "; diff: the median of paired differences"
 PREDICTED = "pred (modelled): rows not dequantised again x their bytes / the dequant rate; negative is time saved"
 
 
@@ -46,7 +49,7 @@ def time_table(title: str, sides: tuple[str, str], compared: Sequence[Comparison
     scale, unit = time_unit([side.value for one in compared for side in (one.before, one.after) if side])
     columns = (
         *CELL_COLUMNS,
-        *(Column(f"{side} {unit}", _names(side)) for side in sides),
+        *side_columns(sides, [one.pair for one in compared], unit),
         Column("diff us", _names("difference")),
         Column("change", ("change", "unresolved")),
         Column("pred us", ("predicted_ns",)),
@@ -56,6 +59,20 @@ def time_table(title: str, sides: tuple[str, str], compared: Sequence[Comparison
     records = records_of([one.pair for one in compared])
     found = [*_unresolved_notes(compared), *said_of(records, lambda record: record.flags), *_reasons(records)]
     return Table(title, columns, rows, (*notes, *found))
+
+
+def side_columns(sides: tuple[str, str], pairs: Sequence[Pair], unit: str) -> list[Column]:
+    """Return the columns of times before and after; where only one side was run, that one is called "step"."""
+    if both_ran(pairs):
+        titles = [f"{side} {unit}" for side in sides]
+    else:
+        titles = [f"step {unit}", ""] if pairs[0].before else ["", f"step {unit}"]
+    return [Column(title, _names(side)) for title, side in zip(titles, sides, strict=True)]
+
+
+def sides_title(pairs: Sequence[Pair]) -> str:
+    """Return which side is before and which after, or the one side that was run."""
+    return "reuse off (before) and on (after)" if both_ran(pairs) else sides_run(pairs)
 
 
 def cell_cells(record: Record) -> list[Cell]:
@@ -79,10 +96,11 @@ def interval_cell(interval: Interval | None, scale: int, signed: bool = False, o
 
 def _reuse_table(same: Sequence[Pair]) -> Table:
     records = records_of(same)
-    notes = [settings(same[0].any), _confidence_note(records)]
-    notes += _prediction_notes(records)
+    both = both_ran(same)
+    notes = [settings(same[0].any), _confidence_note(records, both)]
+    notes += _prediction_notes(records) if both else []
     notes += notes_of(records)
-    title = heading("Step time, reuse off (before) and on (after)", same[0].any)
+    title = heading(f"Step time, {sides_title(same)}", same[0].any)
     return time_table(title, ("before", "after"), [compare(pair) for pair in same], [*notes, *provenance(records)])
 
 
@@ -119,12 +137,12 @@ def _change_cell(one: Comparison) -> Cell:
     return Cell(text, (one.relative, one.unresolved))
 
 
-def _confidence_note(records: Sequence[Record]) -> str:
+def _confidence_note(records: Sequence[Record], both: bool) -> str:
     counts = sorted({len(record.step_samples_ns) for record in records if record.step_samples_ns})
     samples = _least_to_most([str(count) for count in counts]) if counts else "no"
     return (
         f"medians of {samples} samples ± the farther bound of the {CONFIDENCE * 100:.0f} % interval"
-        " (the extremes where there are fewer than 6); diff: the median of paired differences"
+        f" (the extremes where there are fewer than 6){PAIRED if both else ''}"
     )
 
 

@@ -102,6 +102,24 @@ def test_one_side_alone_is_shown_as_one_side():
     assert table.notes[0].startswith("no other kernel or copy added: not compared")
 
 
+@pytest.mark.parametrize("reuse", ["off", "on"])
+def test_of_one_side_no_table_speaks_of_two(reuse):
+    for table in tables([record(reuse=reuse), record(2, reuse)]):
+        shown = " ".join([table.title, *(line for row in texts(table) for line in [*row, *row.values()])])
+        assert f"reuse {reuse}" in table.title
+        assert not {"->", "before", "after", "diff", "-"} & set(shown.split()), table.title
+    (times,) = named([record(reuse=reuse)], "Step time")
+    assert "step ms" in texts(times)[0]
+    assert not any("diff:" in note or "pred" in note for note in times.notes)
+
+
+def test_a_cell_that_never_ran_has_no_memory_and_no_kernels_ran_on_anything():
+    two = {"dequant": "sglang", "combine": "triton"}
+    never = record(status="failed", reason="no", samples_ns={}, counts=[], checks=[], memory={}, providers=two)
+    assert named([never], "Host submit") == []
+    assert not any("kernels ran on" in note for table in tables([never]) for note in table.notes)
+
+
 def test_counts_that_vary_between_cells_are_shown_as_a_span():
     wide = [row("store", None, "eager", 3, each=2)]
     cells = [
