@@ -95,6 +95,12 @@ def test_a_cell_that_fails_is_named_and_the_others_are_checked(check, tmp_path):
     ]
 
 
+def test_a_provider_that_is_not_there_is_not_graph_safe(check):
+    found = check("--provider", "flash_mla")
+    assert found.code == 1
+    assert found.out.splitlines()[1].startswith("  failed: provider flash_mla: ")
+
+
 def test_ctrl_c_keeps_what_was_checked(check, monkeypatch):
     honest, cells = cli_capture_report.check_capture, []
 

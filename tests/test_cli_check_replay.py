@@ -7,7 +7,7 @@ import torch
 
 from dsv4bench import cli_replay_proof
 from dsv4bench.dashboards.proof_table import proof_table
-from dsv4bench.dashboards.render import plain
+from dsv4bench.dashboards.render import csv_text, plain
 from dsv4bench.results.proofs import AS_EAGER, WHATS, Comparison, Proof, ProofRow
 from dsv4bench.workloads import break_forms, sources, step
 from dsv4bench.workloads.variant import Variant
@@ -133,6 +133,17 @@ def test_anything_that_differs_from_eager_is_one_word_in_the_table_and_a_note(wh
 def test_what_was_not_compared_stays_empty():
     text = plain(proof_table(proof(row(without=["live rows"]), row(batch="one odd token"))))
     assert text.splitlines()[3].split() == ["8", "full", "8", "=", "=", "=", "="]
+
+
+def test_csv_tells_what_holds_from_what_was_not_compared():
+    text = csv_text([proof_table(proof(row(differs=["rings"], without=["live rows"])))])
+    assert text.splitlines()[2] == "8,full,8,=,=,=,=,=,source 2,=,=,=,"
+
+
+def test_a_provider_that_is_not_there_proves_nothing(prove):
+    found = prove("--provider", "flash_mla")
+    assert found.code == 1
+    assert "failed: provider flash_mla: " in found.out
 
 
 def test_a_proof_without_replays_or_with_a_reason_does_not_hold():

@@ -22,6 +22,7 @@ from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.cells import Cell
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.prefill import Prefill, prepare
+from dsv4bench.workloads.providers import parse, refuse_absent
 from dsv4bench.workloads.step import Step
 from dsv4bench.workloads.weights import Model
 
@@ -55,7 +56,8 @@ class CaptureReport:
 
 
 def check_capture(cell: Cell, model: Model) -> CaptureReport:
-    """Capture each bucket of a cell with several batches; CaptureError where a piece cannot run at all."""
+    """Capture each bucket of a cell with several batches; CaptureError or CellSkipped where it cannot run at all."""
+    refuse_absent(parse(cell.variant.provider, cell.device), cell.device)
     plan, refusals = padded_plan((cell,))
     refused = tuple(dict.fromkeys(refusals.values()))
     variant = cell.variant

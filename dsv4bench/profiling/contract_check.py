@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from dsv4bench.errors import CellSkipped, CellWrong
+from dsv4bench.errors import CellWrong
 from dsv4bench.kernels.contract import Kernel, Provider, Tolerance, same_bits
-from dsv4bench.workloads.providers import PROVIDERS, Choice, why_not
+from dsv4bench.workloads.providers import PROVIDERS, Choice, refuse_absent
 
 GUARD = 64  # elements of poison on both sides of a tensor
 POISON = 0xA5
@@ -50,9 +50,7 @@ def check_choice(chosen: Choice, device: str) -> None:
     Providers of the catalogue are under test in this project; a kernel from a file of the user's own is tested here,
     before anything is timed.
     """
-    reason = why_not(chosen, device)
-    if reason is not None:
-        raise CellSkipped(reason)
+    refuse_absent(chosen, device)
     for name, provider in chosen.of_one:
         found, resolved = chosen.resolve(name, device)
         text = broken(found, resolved, device) if provider not in PROVIDERS else None

@@ -32,6 +32,7 @@ from dsv4bench.workloads.cells import Cell, cells
 from dsv4bench.workloads.expected_calls import expected_calls
 from dsv4bench.workloads.options import PrefillOptions
 from dsv4bench.workloads.prefill import prepare
+from dsv4bench.workloads.providers import parse, refuse_absent
 from dsv4bench.workloads.step import Piece, Step
 from dsv4bench.workloads.weights import Model, make_model
 
@@ -67,7 +68,11 @@ def check_all(options: PrefillOptions) -> list[Agreement]:
 
 
 def check_counters(cell: Cell, model: Model, device: torch.device) -> Agreement:
-    """Run one forward of a graph cell, whose rows fill their bucket, and return what each way of counting found."""
+    """Run one forward of a graph cell, whose rows fill their bucket, and return what each way of counting found.
+
+    CellSkipped where the cell's provider is not there.
+    """
+    refuse_absent(parse(cell.variant.provider, device.type), device.type)
     plan, _ = padded_plan((cell,))
     variant = cell.variant
     prefill = prepare(model, variant, plan, variant.compressor == "torch", form_of(variant).copies)

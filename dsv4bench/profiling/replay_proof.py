@@ -28,6 +28,7 @@ from dsv4bench.workloads.cells import cells
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.options import PrefillOptions
 from dsv4bench.workloads.prefill import Prefill, prepare
+from dsv4bench.workloads.providers import parse, refuse_absent
 from dsv4bench.workloads.replay_batches import replay_batches
 from dsv4bench.workloads.step import Step
 from dsv4bench.workloads.variant import Variant
@@ -74,6 +75,7 @@ def _proof(prefill: Prefill, beginning: Beginning, variant: Variant, sizes: Sequ
     graphs: dict[int, Captured] = {}
     reason, kind = None, ""
     try:
+        refuse_absent(parse(variant.provider, prefill.model.device.type), prefill.model.device.type)
         graphs = capture_buckets(prefill, step, sizes)
         kind = next(iter(graphs.values())).kind
         for size in sizes:

@@ -104,6 +104,13 @@ def why_not(chosen: Choice, device: str) -> str | None:
     return f"provider {chosen.of_all}: {reasons[0] if reasons else 'no kernel of the catalogue has it'}"
 
 
+def refuse_absent(chosen: Choice, device: str) -> None:
+    """Raise CellSkipped for a provider of all that can run no kernel here: our own would run under its name."""
+    reason = why_not(chosen, device)
+    if reason is not None:
+        raise CellSkipped(reason)
+
+
 def _able(found: Kernel, device: str) -> dict[str, Provider]:
     """Return the providers of a kernel that can run on `device`, by name."""
     return {provider.name: provider for provider in found.providers if provider.needs.why_not(device) is None}

@@ -10,6 +10,7 @@ import torch
 
 from dsv4bench.dashboards.counter_table import counter_tables, counters_plain
 from dsv4bench.dashboards.render import plain
+from dsv4bench.errors import CellSkipped
 from dsv4bench.profiling import counter_check, graph_annotations
 from dsv4bench.profiling.counter_check import (
     EAGER,
@@ -48,6 +49,11 @@ def test_calls_on_a_cpu_are_those_of_the_layer_map(compressor, reuse):
     (table,) = counter_tables([found])
     assert "every source agrees: true" in plain(table)
     assert max(map(len, plain(table).splitlines())) <= 80
+
+
+def test_a_provider_that_is_not_there_has_no_counts():
+    with pytest.raises(CellSkipped, match="provider flash_mla: "):
+        check_counters(cell(provider="flash_mla"), model(TINY), CPU)
 
 
 def test_a_step_that_calls_more_than_its_map_is_found(monkeypatch):
