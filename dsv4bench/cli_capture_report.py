@@ -56,6 +56,7 @@ def _head(report: CaptureReport) -> list[str]:
         words += [f"{report.breaks} breaks", f"{report.nodes} nodes"]
     lines = textwrap.wrap(", ".join(words), WIDTH, subsequent_indent="  ")
     refused = [f"  not captured: {reason}" for reason in report.refused]
+    refused += [f"  not checked: {kernel}" for kernel in report.uncaptured]
     verdict = ["  graph-safe"] if report.captures and not report.unsafe else []
     failed = textwrap.wrap(f"failed: {report.failed}", WIDTH, initial_indent="  ", subsequent_indent="    ")
     return [*lines, *refused, *verdict, *(failed if report.failed else ())]
@@ -95,6 +96,7 @@ def _plain(report: CaptureReport) -> dict[str, Any]:
         "breaks": report.breaks,
         "nodes": report.nodes,
         "refused": list(report.refused),
+        "uncaptured": list(report.uncaptured),
         "failed": report.failed,
         "unsafe": [
             {"place": one.place, "what": one.rule.text, "mend": one.rule.mend, "pieces": list(one.pieces)}

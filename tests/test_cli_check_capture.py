@@ -101,6 +101,20 @@ def test_a_provider_that_is_not_there_is_not_graph_safe(check):
     assert found.out.splitlines()[1].startswith("  failed: provider flash_mla: ")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "why"),
+    [("dequant", "runs in breaks, which are not captured"), ("compress_pool", "is not called"), ("rms_norm", None)],
+)
+def test_a_named_kernel_that_no_segment_calls_is_said_not_to_be_checked(check, tmp_path, kernel, why):
+    (tmp_path / f"{kernel}.py").write_text(
+        f"def fn(**tensors):\n    from dsv4bench.kernels.{kernel} import reference\n    reference(**tensors)\n"
+    )
+    found = check("--provider", f"{kernel}={kernel}.py:fn")
+    said = [f"  not checked: {kernel}={kernel}.py:fn {why}"] if why else []
+    assert found.out.splitlines()[2:] == [*said, "  graph-safe"]
+    assert found.code == 0
+
+
 def test_ctrl_c_keeps_what_was_checked(check, monkeypatch):
     honest, cells = cli_capture_report.check_capture, []
 

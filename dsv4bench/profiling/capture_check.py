@@ -6,7 +6,7 @@ refuses is a finding, and so is every difference between two captures, and what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -41,7 +41,8 @@ class CaptureReport:
     """What came of one cell: its `buckets` with the captures of each, and what is not graph-safe.
 
     `refused` are the reasons why a forward is not captured; `segments`, `breaks` and `nodes` are those of the largest
-    bucket. `failed` says why the cell could not be checked at all.
+    bucket. `uncaptured` are sentences about kernels of a named provider that no segment calls, so that nothing was
+    checked of them. `failed` says why the cell could not be checked at all.
     """
 
     cell: Cell
@@ -52,6 +53,7 @@ class CaptureReport:
     nodes: int = 0
     refused: tuple[str, ...] = ()
     unsafe: tuple[Unsafe, ...] = ()
+    uncaptured: tuple[str, ...] = ()
     failed: str | None = None
 
 
@@ -80,7 +82,17 @@ def check_capture(cell: Cell, model: Model) -> CaptureReport:
         nodes=sum(len(tape.nodes) for tape in largest.graphs) if largest else 0,
         refused=refused,
         unsafe=merged(findings),
+        uncaptured=tuple(_uncaptured(step, captures)),
     )
+
+
+def _uncaptured(step: Step, captures: Sequence[Captured]) -> Iterator[str]:
+    """Yield a sentence for each kernel with a provider of its own that was called in no segment."""
+    called = {name for captured in captures for tape in captured.graphs for name in tape.kernels}
+    for name, provider in parse(step.variant.provider, "cpu").of_one if captures else ():
+        if name not in called:
+            why = "is not called" if name in step.ops.not_called else "runs in breaks, which are not captured"
+            yield f"{name}={provider} {why}"
 
 
 def _captured(prefill: Prefill, step: Step, forward: Forward, findings: list[Finding]) -> list[Captured]:

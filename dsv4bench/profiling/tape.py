@@ -65,6 +65,7 @@ class Tape:
     def __init__(self, engine: TapeEngine) -> None:
         self.storages = engine.storages
         self.nodes: list[Node] = []
+        self.kernels: set[str] = set()  # of the catalogue, by name, whoever ran them
         self._engine = engine
         self._recorder: _Recorder | None = None
         # tensors that were there before, with the shape and place of their first use
@@ -213,6 +214,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
 
     def call(self, rng: Range, kernel: Kernel, provider: Provider, tensors: dict[str, Any], call: Call) -> None:
         """Launch a kernel: one node where a reference stands for the kernel that it defines."""
+        self._tape.kernels.add(kernel.name)
         if not stands_for_a_kernel(kernel, provider):
             call()
             return
