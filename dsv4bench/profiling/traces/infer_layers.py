@@ -20,7 +20,7 @@ import numpy.typing as npt
 from dsv4bench.profiling.traces.columns import COPY, NO_ID, Trace
 from dsv4bench.profiling.traces.infer_ops import INFERRED_OPS, Borders, Landmarks, ops_of_layers
 from dsv4bench.profiling.traces.kernel_ops import ATTENTION, CODES
-from dsv4bench.profiling.traces.ranges_of import classes
+from dsv4bench.profiling.traces.ranges_of import classes, graph_launch_rows
 from dsv4bench.workloads.geometry import Geometry, LayerKind
 
 Rows = npt.NDArray[Any]
@@ -49,14 +49,14 @@ def infer(trace: Trace, geometry: Geometry, kernels: Rows) -> Inferred | str:
     streams = list(_streams(trace, kernels))
     if not streams:
         return "no attention kernel of this model is known in it"
-    copies = classes(trace) == COPY
+    copies, breakable = classes(trace) == COPY, len(graph_launch_rows(trace)) > 0
     for rows in streams:
         stream = _Stream(kernels[rows], copies[rows], geometry)
         found = stream.layers()
         if isinstance(found, str):
             return found
         layer[rows], step[rows] = found.layer, np.where(found.step == NO_ID, NO_ID, found.step + steps)
-        op[rows] = ops_of_layers(found, kernels[rows], copies[rows])
+        op[rows] = ops_of_layers(found, kernels[rows], copies[rows], breakable)
         steps += int(found.step.max(initial=NO_ID)) + 1
     return Inferred(layer, step, op, INFERRED_OPS)
 

@@ -60,8 +60,11 @@ class Landmarks:
     borders: Borders
 
 
-def ops_of_layers(found: Landmarks, kernels: Rows, copies: Rows) -> Rows:
-    """Return the index in `INFERRED_OPS` of every kernel of the stream, NO_ID for one that is not known."""
+def ops_of_layers(found: Landmarks, kernels: Rows, copies: Rows, breakable: bool) -> Rows:
+    """Return the index in `INFERRED_OPS` of every kernel of the stream, NO_ID for one that is not known.
+
+    `breakable`: the trace has graphs, so that breaks may copy what they return.
+    """
     at, borders = np.arange(len(kernels)), found.borders
     inside = found.visit != NO_ID
     stretch = np.zeros(len(kernels), dtype=np.int64)
@@ -77,7 +80,8 @@ def ops_of_layers(found: Landmarks, kernels: Rows, copies: Rows) -> Rows:
             fits = size == len(names)
             op[rows[fits]] = np.array([_OF[name] for name in names])[nth[fits]]
     _after_their_like(op, kernels)
-    _returned(op, kernels, copies, found, stretch)
+    if breakable:
+        _returned(op, kernels, copies, found, stretch)
     copied_in = inside & copies & (at < borders.begins[found.visit])
     op[copied_in] = _OF["load_input"]
     _pools(op, kernels, found, stretch)
@@ -97,7 +101,8 @@ def _after_their_like(op: Rows, kernels: Rows) -> None:
 def _returned(op: Rows, kernels: Rows, copies: Rows, found: Landmarks, stretch: Rows) -> None:
     """Name what a break does with what it returns: a copy into the static buffer, and zeros in the rows of padding.
 
-    Projections are all copied or none is, so that a copy behind the last of them alone is another operation's.
+    Projections are all copied or none is, so that a copy behind the last of them alone is another operation's. Of the
+    copies behind an attention the last is the break's; what is before it the attention's provider makes.
     """
     following, before = np.arange(1, len(op)), np.arange(len(op) - 1)
     behind_gemm = copies[following] & np.isin(kernels[before], [CODES["gemm"], CODES["gemm_part"]])
@@ -105,11 +110,13 @@ def _returned(op: Rows, kernels: Rows, copies: Rows, found: Landmarks, stretch: 
     first |= (stretch[before] == MIDDLE) & (op[before] == _OF["index_q_proj"])
     copied = np.zeros(len(found.borders.begins), dtype=bool)
     copied[found.visit[before[first & behind_gemm]]] = True
-    attention = np.isin(kernels[before], [CODES[name] for name in ("sparse_attention", "paged_attention")])
-    returns = (copies[following] & attention) | (behind_gemm & copied[found.visit[before]])
-    op[following[returns]] = _OF["break_copy"]
+    attention = np.isin(kernels, [CODES[name] for name in ("sparse_attention", "paged_attention")])
+    behind = attention[np.maximum.accumulate(np.where(copies, 0, np.arange(len(op))))]  # what ran before the copies
+    last = copies & ~np.append(copies[1:], False)
+    op[behind & last] = _OF["break_copy"]
+    op[following[behind_gemm & copied[found.visit[before]]]] = _OF["break_copy"]
     fills = kernels[following] == CODES["fill"]
-    op[following[fills & (attention | (op[before] == _OF["break_copy"]))]] = _OF["zero_padding"]
+    op[following[fills & (attention[before] | (op[before] == _OF["break_copy"]))]] = _OF["zero_padding"]
 
 
 def _pools(op: Rows, kernels: Rows, found: Landmarks, stretch: Rows) -> None:

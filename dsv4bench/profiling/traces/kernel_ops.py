@@ -44,7 +44,7 @@ _NAMES = (
     ("store", r"_store|fused_store_flashmla_cache\w*"),
     ("window_slots", r"_window_slots|_causal_swa_page_indices_kernel"),
     ("compressed_slots", r"_compressed_slots"),
-    ("rope", r"_rope|fused_rope\w*|fused_q_norm_rope|inverse_rope_tail"),
+    ("rope", r"_rope|fused_rope\w*|deepseek_rope\w*|fused_q_norm_rope|inverse_rope_tail"),
     ("rms_norm", r"_rms_norm|\w*rms_?norm\w*|RMSNorm\w*"),
     ("gemm_part", r"\w*splitK_?reduce\w*"),  # of the GEMM before it
 )
