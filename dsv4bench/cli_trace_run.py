@@ -27,7 +27,7 @@ from dsv4bench.profiling.traces.groups import NEEDS_ATTRIBUTION, OP_AND_SOURCE
 from dsv4bench.profiling.traces.labels import label
 from dsv4bench.profiling.traces.open_trace import open_trace
 from dsv4bench.profiling.traces.placed import Placed, place
-from dsv4bench.profiling.traces.processes import by_process
+from dsv4bench.profiling.traces.processes import all_ranks
 from dsv4bench.profiling.traces.range_patterns import KNOWN, read_map
 from dsv4bench.profiling.traces.ranges_of import ranges_of
 from dsv4bench.profiling.traces.review import chosen_operations, review
@@ -65,7 +65,7 @@ class Reading:
         inferred = None if self.infer == OFF else _inferred(self.infer)
         ledgers = [] if self.ledger is None else _ledgers(self.ledger)
         found = []
-        for trace in (own for whole in open_trace(path) for own in by_process(whole)):
+        for trace in all_ranks(open_trace(path)):
             ranges = ranges_of(trace, KINDS[kind])
             labels = label(trace, ranges, patterns, layers, inferred, fitting(trace, ledgers))
             found.append(place(ranges, labels, kind == "start-end"))

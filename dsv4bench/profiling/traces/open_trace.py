@@ -12,11 +12,13 @@ from dsv4bench.errors import TraceFormatError
 from dsv4bench.profiling.traces import kineto_reader, nsys_export, nsys_reader, nsys_tables
 from dsv4bench.profiling.traces.columns import Trace
 from dsv4bench.profiling.traces.trace_text import head_of
+from dsv4bench.ranges import PREFIX
 from dsv4bench.units import format_count
 
 READERS: Sequence[ModuleType] = (kineto_reader, nsys_reader, nsys_export)  # by content first, then by name
 _FORMATS = "an SQLite export of nsys or the JSON of torch.profiler"
 _RANK = re.compile(r"(?:^|[^a-z])(?:rank|worker|tp|dp|ep)[-_]?(\d+)(?!\d)", re.IGNORECASE)
+_RANK_OF_OURS = re.compile(rf"{PREFIX}.* rank=(\d{{1,9}})$")
 _MARKS = {
     nsys_tables.MAGIC: "a gzipped SQLite database",
     b"PK\x03\x04": "a zip archive",
@@ -49,8 +51,9 @@ def read_any(path: Path) -> Trace:
 def read_folder(path: Path) -> list[Trace]:
     """Return the traces of the files of a folder that are any, in the order of ranks, then of names.
 
-    A file that does not name its rank has the one that its own name tells ("rank3", "TP-3"), if no other one has it.
-    Raises TraceFormatError where no file is a trace, or two are of one rank.
+    A file that does not name its rank has the one that its own name tells ("rank3", "TP-3"), if no other one has it, or
+    where no name tells any that of our ranges in it. Raises TraceFormatError where no file is a trace, or two are of
+    one rank.
     """
     files = sorted(file for file in path.iterdir() if file.is_file() and not nsys_export.exported_beside(file))
     traces = [read_any(file) for file in files if _reader_of(file) is not None]
@@ -59,7 +62,7 @@ def read_folder(path: Path) -> list[Trace]:
     named = [_with_rank(trace) for trace in traces]
     told = [trace.rank for trace in named if trace.rank is not None]
     if len(set(told)) == len(told):
-        traces = named
+        traces = named if told else [_with_rank_of_ranges(trace) for trace in traces]
     _check_ranks(path, traces)
     return sorted(traces, key=lambda trace: (trace.rank is None, trace.rank or 0, trace.source))
 
@@ -72,6 +75,12 @@ def _with_rank(trace: Trace) -> Trace:
     """Return the trace with the rank that the name of its file tells, where it does not tell one itself."""
     found = _RANK.search(Path(trace.source).name)
     return trace if trace.rank is not None or found is None else replace(trace, rank=int(found.group(1)))
+
+
+def _with_rank_of_ranges(trace: Trace) -> Trace:
+    """Return the trace with the rank that all ranges of ours in it have."""
+    ranks = {int(found.group(1)) for text in trace.strings if (found := _RANK_OF_OURS.match(text))}
+    return replace(trace, rank=ranks.pop()) if len(ranks) == 1 else trace
 
 
 def _check_ranks(path: Path, traces: Sequence[Trace]) -> None:

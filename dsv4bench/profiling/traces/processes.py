@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from dsv4bench.profiling.traces.columns import NO_ID, TABLES, Trace
 from dsv4bench.profiling.traces.ranges_of import graph_launch_rows, kernel_launches
+
+
+def all_ranks(traces: Sequence[Trace]) -> list[Trace]:
+    """Return the traces of all processes of these files; where two files' count alike each has its place as rank."""
+    found = [own for trace in traces for own in by_process(trace)]
+    told = [trace.rank for trace in found if trace.rank is not None]
+    if len(set(told)) == len(told):
+        return found
+    return [replace(trace, rank=place) for place, trace in enumerate(found)]
 
 
 def by_process(trace: Trace) -> list[Trace]:

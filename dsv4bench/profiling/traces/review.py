@@ -17,6 +17,7 @@ from dsv4bench.profiling.traces.ranges_of import graph_launch_rows
 from dsv4bench.profiling.traces.repeated import repeated
 from dsv4bench.results.ranks import rank_times
 from dsv4bench.results.reviews import Coverage, Finding, Head, RankRow, Review, StepRow, Totals, whole
+from dsv4bench.units import format_count
 
 _KINDS = (("kernels", KERNEL), ("copies", COPY), ("sets", SET))
 
@@ -65,8 +66,8 @@ def head(traces: Sequence[Trace]) -> Head:
     recorded = [name for name in RECORDABLE if all(name in trace.recorded for trace in traces)]
     devices = Counter(_device(device) for device in max((trace.devices for trace in traces), key=len))
     return Head(
-        source=first.source if len(traces) == 1 else f"{first.source} and {len(traces) - 1} more ranks",
-        format=first.format,
+        source=first.source if len(traces) == 1 else f"{first.source} and {format_count(len(traces) - 1, 'more rank')}",
+        format=" and ".join(dict.fromkeys(trace.format for trace in traces)),
         devices=[name if count == 1 else f"{count} x {name}" for name, count in devices.items()],
         facts=dict(first.facts),
         recorded=recorded,

@@ -8,7 +8,8 @@ import pytest
 
 from dsv4bench.errors import TraceFormatError
 from dsv4bench.profiling.traces.open_trace import open_trace, read_any, read_folder
-from tests.profiling.traces.kineto_files import EVENTS, document, written
+from dsv4bench.ranges import Range
+from tests.profiling.traces.kineto_files import EVENTS, RANGE, document, written
 from tests.profiling.traces.shared_traces import FOLDER, needs_traces
 
 
@@ -57,6 +58,15 @@ def test_two_files_that_say_the_same_rank_are_an_error_that_names_both(tmp_path)
     for name in ("first.json", "second.json"):
         written(tmp_path, document(*EVENTS, distributedInfo={"rank": 3}), name)
     with pytest.raises(TraceFormatError, match=r"found first\.json and second\.json of rank 3: name one"):
+        read_folder(tmp_path)
+
+
+def test_our_ranges_tell_the_rank_where_no_name_does(tmp_path):
+    for name, rank in (("off.json", 1), ("on.json", 0)):
+        written(tmp_path, document(*EVENTS, RANGE | {"name": Range(rank=rank).text()}), name)
+    assert [trace.rank for trace in read_folder(tmp_path)] == [0, 1]
+    written(tmp_path, document(*EVENTS, RANGE | {"name": Range(rank=0).text()}), "off.json")
+    with pytest.raises(TraceFormatError, match=r"found off\.json and on\.json of rank 0: name one"):
         read_folder(tmp_path)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dsv4bench.profiling.traces.columns import NO_ID
-from dsv4bench.profiling.traces.processes import by_process
+from dsv4bench.profiling.traces.processes import all_ranks, by_process
 from tests.profiling.traces.timed_steps import Timed
 
 
@@ -61,3 +61,8 @@ def test_a_process_that_only_asks_the_driver_is_no_rank():
     made = of_processes(0, 1, make=True)
     made.call("cuDeviceGetCount", 500, process=2)
     assert len(by_process(made.trace(processes=("11", "22", "33")))) == 2
+
+
+def test_processes_of_two_files_have_numbers_of_their_own():
+    assert [one.rank for one in all_ranks([of_processes(0, 1), of_processes(0, 1)])] == [0, 1, 2, 3]
+    assert [one.rank for one in all_ranks([of_processes(0), of_processes(0, 1)])] == [None, 0, 1]

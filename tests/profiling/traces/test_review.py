@@ -144,6 +144,12 @@ def test_steps_have_the_numbers_of_their_names():
     assert [(step.number, step.name) for step in found.steps] == [(11, "ProfilerStep#11")]
 
 
+def test_ranks_of_two_formats_name_both():
+    ranks = [place(ranges_of(steps_of(1).trace(format=name))) for name in ("nsys", "kineto", "nsys")]
+    found = review(ranks, []).head
+    assert (found.format, found.source) == ("nsys and kineto", "made and 2 more ranks")
+
+
 def test_a_step_whose_device_was_not_recorded_has_no_times():
     made = Timed().range("step0", 0, 90)
     made.call("cudaLaunchKernel", 10)
