@@ -81,7 +81,7 @@ def label(
     kernels = kernel_codes(trace, patterns.op_of)
     told = _Told(trace, found, patterns)
     told.name_kernels(kernels)
-    notes = found.notes
+    notes = found.notes + _idle_patterns(trace, patterns)
     if graphs:
         notes += told.replay(match_replay(trace, graphs))
     if infer_from is not None and len(kernels) and not told.placed.all():
@@ -101,6 +101,20 @@ def label(
         coverage=coverage(found, known, told.method, found.ambiguous),
         notes=notes,
     )
+
+
+def _idle_patterns(trace: Trace, patterns: Patterns) -> tuple[str, ...]:
+    """Return a note on the patterns of a file that fit nothing in the trace: a reviewer believes that they do."""
+    if patterns.source is None:
+        return ()
+    texts, names = (_texts(trace, table, column) for table, column in (("annotations", "text"), ("operations", "name")))
+    idle = [pattern.text.pattern for pattern in patterns.added if not any(map(pattern.text.search, texts))]
+    idle += [pattern.pattern for pattern, _ in patterns.kernels if not any(map(pattern.search, names))]
+    return tuple(f"{patterns.source}: nothing fits {pattern!r}" for pattern in idle)
+
+
+def _texts(trace: Trace, table: str, column: str) -> list[str]:
+    return [str(trace.strings[code]) for code in getattr(trace, table)[column].unique() if code != NO_ID]
 
 
 class _Told:

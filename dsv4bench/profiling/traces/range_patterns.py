@@ -80,6 +80,11 @@ class Patterns:
     kernels: tuple[tuple[re.Pattern[str], str], ...] = ()
     source: str | None = field(default=None, compare=False)
 
+    @property
+    def added(self) -> tuple[Pattern, ...]:
+        """The patterns of ranges that a file added; they come before those that are known."""
+        return self.ranges[: len(self.ranges) - len(KNOWN.ranges)]
+
     def read(self, text: str) -> Place | None:
         """Return what the text of a range says, None for a range that says nothing of our kind."""
         if text.startswith(PREFIX):

@@ -6,7 +6,7 @@ import pytest
 
 from dsv4bench.profiling.traces.columns import NO_ID
 from dsv4bench.profiling.traces.labels import label
-from dsv4bench.profiling.traces.range_patterns import KNOWN, Pattern, Patterns
+from dsv4bench.profiling.traces.range_patterns import KNOWN, Pattern, Patterns, read_map
 from dsv4bench.profiling.traces.ranges_of import ranges_of
 from dsv4bench.ranges import Range
 from dsv4bench.workloads.geometry import V41_FLASH
@@ -76,6 +76,21 @@ def test_layers_of_no_source_and_layers_beyond_the_geometry_have_none(layer, exp
     labels = labelled(made, geometry=V41_FLASH)
     assert rows(labels)[0][:3] == expected
     assert labels.known("kv_source").tolist() == [True]
+
+
+def test_patterns_of_a_file_that_fit_nothing_are_noted(tmp_path):
+    file = tmp_path / "map.toml"
+    texts = (r"decoder_(?P<layer>\d+)", r"decodr_(?P<layer>\d+)")
+    names = ("my_dequant", "my_dequnt")
+    file.write_text(
+        "".join(f"[[range]]\ntext = '{text}'\n" for text in texts)
+        + "".join(f"[[kernel]]\nname = '{name}'\nop = 'dequant'\n" for name in names)
+    )
+    made = Made().opened("decoder_3", 0, 100).launched(5, 1).ran(1, "my_dequant")
+    assert labelled(made, patterns=read_map(file)).notes == (
+        f"{file}: nothing fits {texts[1]!r}",
+        f"{file}: nothing fits 'my_dequnt'",
+    )
 
 
 def test_a_source_alone_is_a_place():
