@@ -1,0 +1,121 @@
+"""Trials: what A and B of one cell took, measured next to each other, pair by pair; read back from records.
+
+A record of `dsv4bench ab` says in its field `ab` which side of which trial it is:
+  session     one call of the command; trials never cross sessions
+  side        "a" or "b"; `sides` says what both are, e.g. {"a": "reuse=off", "b": "reuse=on"}
+  pair        the number of its pair where every pair is two fresh processes; null where both sides ran in one process
+  place       0 or 1: which of its pair ran first (fresh processes)
+  block       samples of one side in a pair (one process: sample i of a and of b were taken next to each other)
+  aa          whether both sides are the same build and the same switches: the noise floor
+  min_effect  {"relative": 0.005} or {"absolute_ns": 50000}: the least difference that a verdict may name
+  sm_mhz      the SM clock around each pair of this side, or null where NVML does not tell
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dsv4bench.results.record import Record
+
+SIDES = ("a", "b")
+ONE_PROCESS, FRESH = "one process", "fresh processes"
+
+
+@dataclass(frozen=True, slots=True)
+class PairOfSamples:
+    """The samples of both sides in one pair, in nanoseconds, and the SM clock around them in MHz where it is known."""
+
+    a_ns: tuple[int, ...]
+    b_ns: tuple[int, ...]
+    a_mhz: float | None = None
+    b_mhz: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One cell's A and B. A side without a time has no pairs; its last record says why.
+
+    `how` is "one process" or "fresh processes"; `aa`: both sides are the same.
+    """
+
+    a: Record | None
+    b: Record | None
+    pairs: tuple[PairOfSamples, ...]
+    how: str
+    aa: bool
+
+    @property
+    def any(self) -> Record:
+        """One of the two records, for what they share."""
+        record = self.b or self.a
+        if record is None:
+            raise ValueError("a trial of nothing")
+        return record
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """What a and b are, e.g. ("reuse=off", "reuse=on")."""
+        named = (self.any.ab or {})["sides"]
+        return named["a"], named["b"]
+
+
+def trials(records: Iterable[Record]) -> list[Trial]:
+    """Return the trials of all records that have a side, in the order of their first records."""
+    found: dict[str, dict[str, list[Record]]] = {}
+    for record in records:
+        if record.ab is not None:
+            found.setdefault(_cell(record), {side: [] for side in SIDES})[record.ab["side"]].append(record)
+    return [_trial(sides["a"], sides["b"]) for sides in found.values()]
+
+
+def _cell(record: Record) -> str:
+    """Return what the records of one trial share: all that neither side names."""
+    ab: dict[str, Any] = record.ab or {}
+    named = {setting.split("=")[0] for side in ab["sides"].values() for setting in side.split(",") if setting}
+    switches = {name: value for name, value in record.variant.items() if name not in named}
+    if "graph" in named:
+        switches = {k: v for k, v in switches.items() if k not in ("graph-mode", "breaks", "break-outputs")}
+    batch = {name: record.batch.get(name) for name in ("requests", "extend", "prefix", "source")}
+    what = [ab["session"], ab["aa"], record.geometry, record.ranks, record.label, record.engine, record.machine]
+    return json.dumps([*what, batch, switches], sort_keys=True)
+
+
+def _trial(first: list[Record], second: list[Record]) -> Trial:
+    one = (first or second)[0].ab or {}
+    how = ONE_PROCESS if one.get("pair") is None else FRESH
+    pairs = _split(first, second, one["block"]) if how == ONE_PROCESS else _matched(first, second)
+    return Trial(first[-1] if first else None, second[-1] if second else None, tuple(pairs), how, bool(one["aa"]))
+
+
+def _split(first: list[Record], second: list[Record], block: int) -> list[PairOfSamples]:
+    """Return the pairs of two records whose samples alternated: blocks of the same place."""
+    if not first or not second:
+        return []
+    a, b = first[-1].step_samples_ns, second[-1].step_samples_ns
+    clocks = [(record.ab or {}).get("sm_mhz") or [] for record in (first[-1], second[-1])]
+    count = min(len(a), len(b)) // block
+    places = [slice(i * block, (i + 1) * block) for i in range(count)]
+    return [
+        PairOfSamples(tuple(a[at]), tuple(b[at]), *(mhz[i] if i < len(mhz) else None for mhz in clocks))
+        for i, at in enumerate(places)
+    ]
+
+
+def _matched(first: list[Record], second: list[Record]) -> list[PairOfSamples]:
+    """Return the pairs of which both processes gave a time."""
+    sides = [{(r.ab or {})["pair"]: r for r in side if r.status == "ok"} for side in (first, second)]
+    both = sorted(set(sides[0]) & set(sides[1]))
+    return [
+        PairOfSamples(
+            tuple(sides[0][i].step_samples_ns), tuple(sides[1][i].step_samples_ns), *(_clock(side[i]) for side in sides)
+        )
+        for i in both
+    ]
+
+
+def _clock(record: Record) -> float | None:
+    known = [mhz for mhz in (record.ab or {}).get("sm_mhz") or [] if mhz]
+    return float(sorted(known)[len(known) // 2]) if known else None
