@@ -183,12 +183,13 @@ def matching(trace: Trace, names: Rows, pattern: re.Pattern[str], full: bool = F
 
 
 def graph_launch_rows(trace: Trace) -> Rows:
-    """Return the rows of `launches` that launch a graph, one a correlation id, in the order of the host."""
+    """Return the rows of `launches` that launch a graph, of each correlation id one, in the order of the host."""
     calls = trace.launches
     graphs: Rows = np.flatnonzero(matching(trace, calls["name"].to_numpy(), _GRAPH_LAUNCH))
     graphs = graphs[np.argsort(calls["start_ns"].to_numpy()[graphs], kind="stable")]
-    again = calls.iloc[graphs].duplicated(["process", "correlation"], keep="last").to_numpy()
-    return np.asarray(graphs[~again])
+    found = calls.iloc[graphs]
+    again = found.duplicated(["process", "correlation"], keep="last") & (found["correlation"] != NO_ID)
+    return np.asarray(graphs[~again.to_numpy()])
 
 
 def launch_rows(trace: Trace) -> Rows:
@@ -241,8 +242,8 @@ def _lost(trace: Trace, launch: Rows) -> int:
         return 0
     calls = trace.launches[kernel_launches(trace)]
     keys = pd.Index(_keys(calls, trace.launches.iloc[launch[launch != NO_ID]]))
-    launched, ran = keys[: len(calls)], keys[len(calls) :]
-    return int(launched[~launched.isin(ran)].nunique())
+    launched, ran, nameless = keys[: len(calls)], keys[len(calls) :], calls["correlation"].to_numpy() == NO_ID
+    return int(launched[~launched.isin(ran) & ~nameless].nunique()) + int(nameless.sum())
 
 
 def _taken(values: Rows, rows: Rows) -> Rows:

@@ -1,7 +1,7 @@
 import pytest
 
 from dsv4bench.profiling.traces.columns import COPY, KERNEL, MARK, NO_ID, SET, START_END
-from dsv4bench.profiling.traces.ranges_of import METHODS, classes, ranges_of
+from dsv4bench.profiling.traces.ranges_of import METHODS, classes, graph_launch_rows, ranges_of
 from tests.profiling.traces.made_rows import Made, texts
 
 
@@ -151,3 +151,13 @@ def test_an_id_that_is_used_again_after_its_launch_tells_no_launch():
     found = ranges_of(made.trace())
     assert found.launch.tolist() == [NO_ID, NO_ID, 2]
     assert (found.coverage().attributed, found.coverage().unattributed, found.lost) == (1, 2, 1)
+
+
+def test_launches_without_an_id_are_launches_of_their_own():
+    made = Made()
+    for at in range(3):
+        made.launched(at, NO_ID, "cudaGraphLaunch").launched(100 + at, NO_ID)
+    made.launched(10, 5, "cudaGraphLaunch", length_ns=9).launched(12, 5, "cuGraphLaunch")
+    trace = made.trace()
+    assert graph_launch_rows(trace).tolist() == [0, 1, 2, 4]
+    assert ranges_of(trace).lost == 3
