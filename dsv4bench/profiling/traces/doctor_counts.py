@@ -13,6 +13,7 @@ from dsv4bench.profiling.traces.columns import KERNEL, MARK, NO_ID, PUSH_POP, ST
 from dsv4bench.profiling.traces.graph_chain import captured_at
 from dsv4bench.profiling.traces.placed import Placed
 from dsv4bench.profiling.traces.ranges_of import graph_launch_rows, kernel_launches, matching
+from dsv4bench.ranges import PREFIX
 from dsv4bench.results.reviews import Finding
 from dsv4bench.units import format_ns
 
@@ -21,6 +22,7 @@ Rule = Callable[[Placed], Finding | None]
 
 NSYS = "nsys profile -t cuda,nvtx --cuda-graph-trace=node -o trace COMMAND, with the capture of the graph inside"
 TORCH = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) around whole steps"
+LEDGER = "--ledger RECORDS, the records of the run that made this trace: they hold what was captured"
 _KERNEL_LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|ModuleLaunchKernel")
 _LOSES = re.compile(r"\b(cut|ends early|is damaged|lost|dropped|truncated|left out|may be missing)\b")
 
@@ -145,7 +147,8 @@ def capture_before_window(placed: Placed) -> Finding | None:
     replayed = int(placed.rows["in_graph"].sum())
     text = f"{unplaced} of {replayed} replayed operations have no range: the capture of their graph is not in the file"
     evidence = {"replayed": replayed, "without_range": unplaced}
-    return Finding("capture-before-window", False, text, evidence, NSYS)
+    ours = any(name.startswith(PREFIX) for name in placed.trace.strings)
+    return Finding("capture-before-window", False, text, evidence, LEDGER if ours else NSYS)
 
 
 def _not_captured(placed: Placed) -> int:

@@ -11,6 +11,7 @@ from dsv4bench.profiling.traces.labels import label
 from dsv4bench.profiling.traces.open_trace import open_trace
 from dsv4bench.profiling.traces.placed import place
 from dsv4bench.profiling.traces.ranges_of import ranges_of
+from dsv4bench.ranges import Range
 from tests.profiling.traces.shared_traces import FOLDER, needs_traces
 from tests.profiling.traces.timed_steps import ALL, Timed, steps_of
 from tests.source_tree import ROOT
@@ -223,6 +224,13 @@ def test_clocks_that_differ_tell_nothing_of_waiting():
         made.launched(f"k{at % 3}", 8_000 * at + 5_100, 8_000 * at + 200, 8_000 * at + 2_200)
     assert set(found_in(made.trace())) == {"clock-skew"}
     assert [step.waiting_ns for step in placed(made.trace()).told] == [None]
+
+
+@pytest.mark.parametrize(("text", "command"), [("decode", "nsys profile"), (Range().text(), "--ledger RECORDS")])
+def test_replays_of_our_own_runs_have_their_capture_in_a_record(text, command):
+    made = Timed().range(text, 0, 1_000)
+    made.op("a", 100, 200, made.call("cudaGraphLaunch", 10))
+    assert found_in(made.trace())["capture-before-window"].command.startswith(command)
 
 
 def test_a_replay_outside_of_ranges_is_not_one_of_before_the_window():
