@@ -10,6 +10,7 @@ from typing import Any
 from dsv4bench.errors import CaptureError, CellError
 from dsv4bench.profiling.capture_check import CaptureReport, Unsafe, check_capture
 from dsv4bench.workloads.cells import cells
+from dsv4bench.workloads.memory import free_bytes, refuse_too_large
 from dsv4bench.workloads.options import PrefillArguments, prefill_options
 from dsv4bench.workloads.weights import make_model
 
@@ -31,8 +32,9 @@ def _reports(arguments: PrefillArguments) -> Iterator[CaptureReport]:
     """Yield the report of every cell, in order; of one that fails with the reason."""
     import torch
 
-    model = None
-    for cell in (cell for group in cells(prefill_options(arguments)) for cell in group):
+    model, groups = None, cells(prefill_options(arguments))
+    refuse_too_large(groups, free_bytes("cpu"))
+    for cell in (cell for group in groups for cell in group):
         if model is None or model.geometry != cell.geometry:
             model = make_model(cell.geometry, torch.device("cpu"), cell.seed)
         try:

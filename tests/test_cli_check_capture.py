@@ -133,3 +133,19 @@ def test_a_wrong_option_is_one_line(check):
     found = check("--breaks", "sm90")
     assert found.code == 2
     assert found.err.startswith("dsv4bench: --breaks sm90: ")
+
+
+@pytest.mark.parametrize(
+    ("module", "typed"),
+    [
+        ("dsv4bench.cli_capture_report", ["capture"]),
+        ("dsv4bench.profiling.counter_check", ["counters", "--device", "cpu"]),
+        ("dsv4bench.profiling.replay_proof", ["replay", "--device", "cpu"]),
+    ],
+    ids=["capture", "counters", "replay"],
+)
+def test_a_model_for_which_there_is_no_memory_is_one_line(monkeypatch, capsys, module, typed):
+    monkeypatch.setattr(f"{module}.free_bytes", lambda _: 1_000_000)
+    found = command_line(monkeypatch, capsys)("check", *typed)
+    assert (found.code, found.out) == (2, "")
+    assert "976.6 KiB free; expected a smaller geometry" in found.err

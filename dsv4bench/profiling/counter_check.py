@@ -30,6 +30,7 @@ from dsv4bench.results.ledger_table import Graph, Node, kernel_name
 from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.cells import Cell, cells
 from dsv4bench.workloads.expected_calls import expected_calls
+from dsv4bench.workloads.memory import free_bytes, refuse_too_large
 from dsv4bench.workloads.options import PrefillOptions
 from dsv4bench.workloads.prefill import prepare
 from dsv4bench.workloads.providers import parse, refuse_absent
@@ -55,13 +56,14 @@ ONE = ("kernels",)
 
 
 def check_all(options: PrefillOptions) -> list[Agreement]:
-    """Check every graph cell that was asked for; UsageError where a GPU's captured graphs cannot be read."""
+    """Check every graph cell that was asked for; UsageError where a GPU's graphs cannot be read or memory is short."""
     device = torch.device(options.device)
     reason = why_not_captured() if device.type == "cuda" else None
     if reason is not None:
         raise UsageError(f"--device {device.type}: {reason}")
-    found: list[Agreement] = []
-    for geometry, same in groupby((cell for group in cells(options) for cell in group), key=lambda cell: cell.geometry):
+    groups, found = cells(options), list[Agreement]()
+    refuse_too_large(groups, free_bytes(options.device))
+    for geometry, same in groupby((cell for group in groups for cell in group), key=lambda cell: cell.geometry):
         model = make_model(geometry, device, options.seed)
         found += [check_counters(cell, model, device) for cell in same]
     return found

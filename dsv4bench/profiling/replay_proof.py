@@ -26,6 +26,7 @@ from dsv4bench.results.proofs import AS_EAGER, Comparison, Proof, ProofRow
 from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.cells import cells
 from dsv4bench.workloads.forward import Forward
+from dsv4bench.workloads.memory import free_bytes, refuse_too_large
 from dsv4bench.workloads.options import PrefillOptions
 from dsv4bench.workloads.prefill import Prefill, prepare
 from dsv4bench.workloads.providers import parse, refuse_absent
@@ -48,9 +49,13 @@ class Subject:
 
 @torch.no_grad()
 def prove(options: PrefillOptions, progress: Progress) -> Iterator[Proof]:
-    """Prove the buckets of `options` for all its variants; the cells of one group share caches, whatever their load."""
-    device, model = torch.device(options.device), None
-    for group in cells(options):
+    """Prove the buckets of `options` for all its variants; the cells of one group share caches, whatever their load.
+
+    UsageError where not even a small load of the geometry fits into memory.
+    """
+    device, model, groups = torch.device(options.device), None, cells(options)
+    refuse_too_large(groups, free_bytes(options.device))
+    for group in groups:
         if model is None or model.geometry != group[0].geometry:
             model = make_model(group[0].geometry, device, options.seed)
         yield from proofs(model, [cell.variant for cell in group], options.buckets, progress)
@@ -59,13 +64,18 @@ def prove(options: PrefillOptions, progress: Progress) -> Iterator[Proof]:
 def proofs(model: Model, variants: Sequence[Variant], sizes: Sequence[int], progress: Progress) -> Iterator[Proof]:
     """Prove the graphs of `sizes` rows of each variant over shared caches, as tapes on a CPU; progress hears buckets.
 
-    The variants are breakable and differ in compressor and breaks only. An error ends a variant's proof and no other.
+    The variants are breakable and differ in compressor and breaks only. An error ends a variant's proof and no other,
+    one while the caches are made (no memory) all of them.
     """
     largest = tuple(one.batch for one in replay_batches(max(sizes)))
     copies = any(form_of(variant).copies for variant in variants)
     torch_path = any(variant.compressor == "torch" for variant in variants)
-    prefill = prepare(model, variants[0], (largest,), torch_path, copies)
-    beginning = Beginning(prefill.pools)
+    try:
+        prefill = prepare(model, variants[0], (largest,), torch_path, copies)
+        beginning = Beginning(prefill.pools)
+    except Exception as error:
+        yield from (Proof(variant.switches(), "", (), outcome(error)[1]) for variant in variants)
+        return
     for variant in variants:
         yield _proof(prefill, beginning, variant, sizes, progress)
 

@@ -255,6 +255,15 @@ def test_an_error_ends_the_proof_of_one_variant_and_no_other(monkeypatch):
     assert heard == ["bucket 4, fused, sm100"]
 
 
+def test_caches_for_which_there_is_no_memory_end_the_proofs_with_the_reason(monkeypatch):
+    def prepare(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB. GPU 0 has")
+
+    monkeypatch.setattr(replay_proof, "prepare", prepare)
+    found = [(one.holds, one.reason) for one in proofs(model(TINY), [TORCH, FUSED], [4], lambda _: None)]
+    assert found == [(False, "CUDA out of memory. Tried to allocate 9 GiB")] * 2
+
+
 def test_on_a_gpu_graphs_of_cuda_are_proven(monkeypatch, prefill):
     fake_gpu(monkeypatch)
     pool = replay_proof.Pool(torch.cuda.Stream(), (0, 1))
