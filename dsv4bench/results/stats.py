@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from statistics import median
 
 import numpy as np
 from scipy.special import bdtr  # scipy.stats has the same and takes a second to import
@@ -44,12 +46,17 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     """
     if not len(samples):
         raise ValueError("no samples")
-    ordered = np.sort(np.asarray(samples, dtype=np.float64))
-    count = len(ordered)
+    ordered = sorted(map(float, samples))
+    rank, reached = _rank(len(ordered), confidence)
+    return Interval(median(ordered), ordered[rank - 1], ordered[-rank], reached)
+
+
+@cache
+def _rank(count: int, confidence: float) -> tuple[int, float]:
+    """Return k such that the k-th smallest and the k-th largest enclose the true median, and how surely they do."""
     at_most = bdtr(np.arange(count + 1), count, 0.5)  # P(at most k samples below the true median)
     rank = max(1, int(np.searchsorted(at_most, (1 - confidence) / 2)))
-    reached = max(0.0, 1 - 2 * float(at_most[rank - 1]))
-    return Interval(float(np.median(ordered)), float(ordered[rank - 1]), float(ordered[count - rank]), reached)
+    return rank, max(0.0, 1 - 2 * float(at_most[rank - 1]))
 
 
 def paired_difference(before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
