@@ -69,12 +69,23 @@ class Comparison:
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return the last record of every cell, machine and command, in the order of their first appearance.
 
-    A cell that two commands measured is two cells: each was interleaved with its own neighbours.
+    A cell that two commands measured is two cells: each was interleaved with its own neighbours. So is each side of
+    each pair of `ab`.
     """
     found: dict[tuple[str, ...], Record] = {}
     for record in records:
-        found[(record.key, record.label, record.engine, record.machine, _command(record))] = record
+        found[(record.key, record.label, record.engine, record.machine, _command(record), _side(record))] = record
     return list(found.values())
+
+
+def _side(record: Record) -> str:
+    """Return which side of which pair of which session a record of `ab` is; each was measured for itself."""
+    return json.dumps([(record.ab or {}).get(name) for name in ("session", "side", "pair")])
+
+
+def _fresh(record: Record) -> bool:
+    """Return whether a record is of one of `ab`'s pairs of fresh processes, whose samples did not alternate."""
+    return (record.ab or {}).get("pair") is not None
 
 
 def _command(record: Record) -> str:
@@ -110,7 +121,8 @@ def pairs(records: Iterable[Record], switch: str, before: Any, after: Any) -> li
 def compare(pair: Pair, metric: str | None = None) -> Comparison:
     """Compare a pair by `metric`, by default the one that stands for the step time."""
     first, second = (_samples(record, metric) for record in (pair.before, pair.after))
-    difference = paired_difference(first, second) if first and len(first) == len(second) else None
+    alternated = len(first) == len(second) and not any(map(_fresh, pair.records))
+    difference = paired_difference(first, second) if first and alternated else None
     predicted_ns = _predicted(pair)
     return Comparison(
         pair=pair,

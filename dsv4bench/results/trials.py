@@ -22,6 +22,8 @@ from dsv4bench.results.record import Record
 
 SIDES = ("a", "b")
 ONE_PROCESS, FRESH = "one process", "fresh processes"
+# switches that an eager step, or a whole graph, does not have
+ONE_SIDE_ONLY = {"graph": ("graph-mode", "breaks", "break-outputs"), "graph-mode": ("breaks", "break-outputs")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,9 @@ class PairOfSamples:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One cell's A and B. A side without a time has no pairs; its last record says why.
+    """One cell's A and B. Where a side has no time, or was wrong in any process, there are no pairs.
 
+    The record of such a side says why.
     `how` is "one process" or "fresh processes"; `aa`: both sides are the same.
     """
 
@@ -76,26 +79,36 @@ def _cell(record: Record) -> str:
     ab: dict[str, Any] = record.ab or {}
     named = {setting.split("=")[0] for side in ab["sides"].values() for setting in side.split(",") if setting}
     switches = {name: value for name, value in record.variant.items() if name not in named}
-    if "graph" in named:
-        switches = {k: v for k, v in switches.items() if k not in ("graph-mode", "breaks", "break-outputs")}
+    for name in named & set(ONE_SIDE_ONLY):
+        switches = {switch: value for switch, value in switches.items() if switch not in ONE_SIDE_ONLY[name]}
     batch = {name: record.batch.get(name) for name in ("requests", "extend", "prefix", "source")}
-    what = [ab["session"], ab["aa"], record.geometry, record.ranks, record.label, record.engine, record.machine]
+    engine = "" if "graph" in named else record.engine  # on a CPU eager steps and tapes are two engines
+    what = [ab["session"], ab["aa"], record.geometry, record.ranks, record.label, engine, record.machine]
     return json.dumps([*what, batch, switches], sort_keys=True)
 
 
 def _trial(first: list[Record], second: list[Record]) -> Trial:
     one = (first or second)[0].ab or {}
     how = ONE_PROCESS if one.get("pair") is None else FRESH
-    pairs = _split(first, second, one["block"]) if how == ONE_PROCESS else _matched(first, second)
-    return Trial(first[-1] if first else None, second[-1] if second else None, tuple(pairs), how, bool(one["aa"]))
+    a, b = _standing(first), _standing(second)
+    wrong = any(side is not None and side.status == "wrong" for side in (a, b))
+    pairs = [] if wrong else _split(a, b, one["block"]) if how == ONE_PROCESS else _matched(first, second)
+    return Trial(a, b, tuple(pairs), how, bool(one["aa"]))
 
 
-def _split(first: list[Record], second: list[Record], block: int) -> list[PairOfSamples]:
+def _standing(side: list[Record]) -> Record | None:
+    """Return the record that stands for a side: one that is wrong, else the last with a time, else the last."""
+    wrong = [record for record in side if record.status == "wrong"]
+    timed = [record for record in side if record.status == "ok"]
+    return next(reversed(wrong or timed or side), None)
+
+
+def _split(first: Record | None, second: Record | None, block: int) -> list[PairOfSamples]:
     """Return the pairs of two records whose samples alternated: blocks of the same place."""
-    if not first or not second:
+    if first is None or second is None:
         return []
-    a, b = first[-1].step_samples_ns, second[-1].step_samples_ns
-    clocks = [(record.ab or {}).get("sm_mhz") or [] for record in (first[-1], second[-1])]
+    a, b = first.step_samples_ns, second.step_samples_ns
+    clocks = [(record.ab or {}).get("sm_mhz") or [] for record in (first, second)]
     count = min(len(a), len(b)) // block
     places = [slice(i * block, (i + 1) * block) for i in range(count)]
     return [

@@ -1,0 +1,121 @@
+"""Trials read back from records: who belongs to whom, and which samples are a pair."""
+
+from dataclasses import replace
+
+import pytest
+
+from dsv4bench.results.compare import compare, latest, pairs
+from dsv4bench.results.trials import FRESH, ONE_PROCESS, PairOfSamples, trials
+from tests.results.synthetic import lost, record, with_variant
+
+REUSE = {"a": "reuse=off", "b": "reuse=on"}
+
+
+def field(side, pair=None, sides=REUSE, **changes):
+    """What a record of `ab` says of itself."""
+    own = {"session": "s", "side": side, "sides": sides, "pair": pair, "place": "ab".index(side), "block": 2}
+    return {**own, "aa": False, "min_effect": {"relative": 0.005}, "sm_mhz": None, **changes}
+
+
+def side(name, samples=(1, 2, 3, 4), pair=None, reuse=None, mhz=None, sides=REUSE, **changes):
+    """The record of one side."""
+    ab = field(name, pair, sides, sm_mhz=mhz)
+    reuse = reuse or {"a": "off", "b": "on"}[name]
+    return record(reuse=reuse, samples_ns={"step_period": list(samples)}, ab=ab, **changes)
+
+
+def test_samples_that_alternated_are_split_into_blocks_of_the_same_place():
+    (trial,) = trials([side("a", [1, 2, 3, 4, 5], mhz=[1980, None]), side("b", [6, 7, 8, 9, 10], mhz=[1970])])
+    assert (trial.how, trial.aa, trial.sides) == (ONE_PROCESS, False, ("reuse=off", "reuse=on"))
+    assert trial.pairs == (PairOfSamples((1, 2), (6, 7), 1980, 1970), PairOfSamples((3, 4), (8, 9), None, None))
+
+
+def test_of_fresh_processes_the_pairs_are_those_of_which_both_have_a_time():
+    records = [
+        side("a", [10], 0, mhz=[1900, 1980, 1985]), side("b", [20], 0),
+        side("b", [21], 1), side("a", [11], 1),
+        side("a", [12], 2), lost("failed", "died", reuse="on", ab=field("b", 2)),
+    ]  # fmt: skip
+    (trial,) = trials(records)
+    assert trial.how == FRESH
+    assert trial.pairs == (PairOfSamples((10,), (20,), 1980, None), PairOfSamples((11,), (21,)))
+    assert trial.b.status == "ok"  # a process that died takes nothing from the others
+
+
+def test_a_pair_that_was_measured_again_stands_once():
+    records = [side("a", [10], 0), side("a", [11], 0), side("b", [20], 0)]
+    assert trials(records)[0].pairs == (PairOfSamples((11,), (20,)),)
+
+
+@pytest.mark.parametrize("pair", [None, 1], ids=["one process", "one of several processes"])
+def test_a_side_that_is_wrong_takes_all_pairs_away(pair):
+    first = [] if pair is None else [side("a", pair=0), side("b", pair=0)]
+    wrong = lost("wrong", "heads: 1 of 4 differ", reuse="on", ab=field("b", pair))
+    (trial,) = trials([*first, side("a", pair=pair), wrong])
+    assert trial.pairs == ()
+    assert trial.b.reason == "heads: 1 of 4 differ"
+
+
+def test_a_side_that_never_ran_has_no_record():
+    (trial,) = trials([side("b")])
+    assert (trial.a, trial.pairs, trial.any) == (None, (), trial.b)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"batch": 8}, {"geometry": "v41-flash-mini"}, {"environment": {"gpu": "NVIDIA H100"}}, {"ranks": 2}],
+    ids=lambda value: next(iter(value)),
+)
+def test_trials_never_mix_what_else_differs(other):
+    assert len(trials([side("a"), side("b"), side("a", **other), side("b", **other)])) == 2
+    assert [trial.pairs for trial in trials([side("a"), side("b", **other)])] == [(), ()]
+
+
+@pytest.mark.parametrize("changes", [{"session": "another"}, {"aa": True}], ids=["session", "aa"])
+def test_sessions_and_noise_floors_stay_apart(changes):
+    more = [replace(one, ab={**one.ab, **changes}) for one in (side("a"), side("b"))]
+    assert [len(trial.pairs) for trial in trials([side("a"), side("b"), *more])] == [2, 2]
+
+
+def test_records_of_other_commands_are_no_trial():
+    assert trials([record(reuse="off"), record(reuse="on")]) == []
+
+
+def forms(**values):
+    return {name: values.get(name.replace("-", "_")) for name in ("graph", "graph-mode", "breaks", "break-outputs")}
+
+
+EAGER = forms(graph=False, graph_mode="breakable")
+BREAKABLE = forms(graph=True, graph_mode="breakable", breaks="sm100", break_outputs="copy")
+FULL = forms(graph=True, graph_mode="full")
+
+
+@pytest.mark.parametrize(
+    ("sides", "before", "after", "engine"),
+    [
+        ({"a": "graph=off", "b": "graph=on"}, EAGER, BREAKABLE, "tape"),
+        ({"a": "graph-mode=full", "b": "graph-mode=breakable"}, FULL, BREAKABLE, "cpu-reference"),
+    ],
+    ids=["graph", "graph-mode"],
+)
+def test_what_only_one_side_can_have_does_not_keep_them_apart(sides, before, after, engine):
+    first = with_variant(side("a", sides=sides, engine="cpu-reference", reuse="on"), **before)
+    second = with_variant(side("b", sides=sides, engine=engine, reuse="on"), **after)
+    (trial,) = trials([first, second])
+    assert len(trial.pairs) == 2
+
+
+# what the tables of `show` make of such records
+
+
+def test_the_last_record_of_every_side_of_every_pair_is_kept():
+    records = [side("a", pair=0), side("a", pair=1), side("a", pair=1, reuse="off"), side("b", pair=1, reuse="off")]
+    assert latest(records) == [records[0], records[2], records[3]]
+
+
+def test_the_samples_of_two_processes_have_no_paired_difference():
+    (pair,) = pairs([side("a", pair=0), side("b", pair=0)], "reuse", "off", "on")
+    assert compare(pair).difference is None
+    assert compare(pair).unresolved == "4 and 4 samples: not interleaved"
+    (pair,) = pairs([side("a"), side("b")], "reuse", "off", "on")
+    assert compare(pair).difference is not None
