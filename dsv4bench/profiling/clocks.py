@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,16 @@ class Nvml:
         except (AttributeError, self.module.NVMLError):
             return None
 
+    def sm_mhz(self) -> int | None:
+        """Return the SM clock now; None where NVML does not tell."""
+        found = self.ask("nvmlDeviceGetClockInfo", _SM_CLOCK)
+        return None if found is None else int(found)
+
+    def other_processes(self) -> int | None:
+        """Count the processes that compute on the GPU but for this one; NVML may list it under another number."""
+        processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
+        return None if processes is None else max(0, len(processes) - 1)
+
     def driver_version(self) -> str | None:
         """Return the driver's version."""
         try:
@@ -74,11 +84,26 @@ def open_nvml() -> Nvml | None:
 
 
 class ClockMonitor:
-    """Keeps a `ClockSample` for every call of `sample`, and none where `nvml` is None."""
+    """Keeps a `ClockSample` for every call of `sample`, and none where `nvml` is None.
+
+    `other_processes` is the most processes of others that `look_around` has seen, None where NVML does not tell.
+    """
 
     def __init__(self, nvml: Nvml | None) -> None:
         self.samples: list[ClockSample] = []
+        self.other_processes: int | None = None
         self._nvml = nvml
+
+    @property
+    def sm_mhz(self) -> Callable[[], int | None] | None:
+        """What reads the SM clock alone, which is soon done; None without NVML."""
+        return self._nvml.sm_mhz if self._nvml else None
+
+    def look_around(self) -> None:
+        """Count the other processes on the GPU; too slow for between samples."""
+        found = self._nvml.other_processes() if self._nvml else None
+        if found is not None:
+            self.other_processes = max(found, self.other_processes or 0)
 
     def sample(self) -> None:
         """Read clocks, power, temperature and throttle reasons now."""
@@ -96,12 +121,14 @@ class ClockMonitor:
             "memory_mhz": [s.memory_mhz for s in self.samples],
             "power_mw_max": max(powers, default=None),
             "temperature_celsius_max": max(temperatures, default=None),
+            "other_processes": self.other_processes,
             "reasons": sorted({reason for s in self.samples for reason in s.reasons}),
         }
 
     def flags(self) -> list[str]:
-        """Return the flags that these samples earn: throttling, relative to their own top clock."""
-        return throttle_flags(self.samples)
+        """Return the flags that these samples earn: throttling, relative to their own top clock, and a shared GPU."""
+        others = [f"other processes on the GPU: {self.other_processes}"] if self.other_processes else []
+        return throttle_flags(self.samples) + others
 
 
 def read(nvml: Nvml) -> ClockSample:
@@ -110,7 +137,7 @@ def read(nvml: Nvml) -> ClockSample:
     if mask is None:  # its name before NVML 12
         mask = nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
     return ClockSample(
-        sm_mhz=nvml.ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
+        sm_mhz=nvml.sm_mhz(),
         memory_mhz=nvml.ask("nvmlDeviceGetClockInfo", _MEMORY_CLOCK),
         power_mw=nvml.ask("nvmlDeviceGetPowerUsage"),
         temperature_celsius=nvml.ask("nvmlDeviceGetTemperature", _GPU_TEMPERATURE),

@@ -131,13 +131,6 @@ def _nvml_facts(nvml: Nvml | None) -> dict[str, Any]:
         nvml.ask("nvmlDeviceGetEnforcedPowerLimit"),
         None if ecc is None else bool(ecc[0]),
         None if mig is None else bool(mig[0]),
-        _other_processes(nvml.ask("nvmlDeviceGetComputeRunningProcesses")),
+        nvml.other_processes(),
     )
     return dict(zip(keys, values, strict=True))
-
-
-def _other_processes(processes: list[Any] | None) -> int | None:
-    """Count the processes on the GPU but for this one, which NVML may list under another number (a container's)."""
-    if processes is None:
-        return None
-    return max(0, len(processes) - 1)

@@ -193,6 +193,7 @@ class GroupRun:
         if not runs:
             return
         monitor = ClockMonitor(self.session.nvml)
+        monitor.look_around()
         several = len(self.prefill.forwards) > 1
         for forwards in self.prefill.forwards:
             stretches = [(forward,) for forward in forwards] if several else [forwards]
@@ -200,6 +201,7 @@ class GroupRun:
             for run, timings in zip(runs, zip(*taken, strict=True), strict=True):
                 run.timings.append(list(timings))
                 run.clocks = monitor
+        monitor.look_around()
 
     def _stretch(
         self,
@@ -216,7 +218,7 @@ class GroupRun:
         subjects = [Subject(tuple(part(run, forward) for forward in busy), period) for run in runs]
         self._mark(self.session.mark)
         try:
-            return interleave(subjects, self.session.clock, self.session.rule, monitor.sample)
+            return interleave(subjects, self.session.clock, self.session.rule, monitor.sample, monitor.sm_mhz)
         finally:
             self._mark(Silent())
 

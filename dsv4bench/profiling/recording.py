@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from statistics import median
 from typing import Any
 
 from dsv4bench.profiling.capture import ON_A_TAPE, Captured
@@ -62,7 +63,7 @@ def record(run: CellRun, group: GroupRun) -> Record:
         redundant=None if run.redundant is None else [asdict(row) for row in run.redundant],
         checks=[asdict(check) for check in run.checks],
         memory=dict(run.memory),
-        clocks=run.clocks.summary() if run.clocks else None,
+        clocks=_clocks(run),
         flags=_flags(run, session.rule) if ok else [],
         environment=_environment(cell, session),
         argv=list(session.argv),
@@ -252,6 +253,16 @@ def _one_graph(cell: Cell, key: int, graph: Captured) -> dict[str, Any]:
     copied = break_copies(cell.geometry, full, cell.variant)
     names = ("segments", "breaks", "graph_launches", "capture_ns", "memory_bytes")
     return {"bucket": bucket} | {name: getattr(graph, name) for name in names} | {"copied_bytes": copied.bytes_written}
+
+
+def _clocks(run: CellRun) -> dict[str, Any] | None:
+    """Return what NVML said, with the SM clock of every sample: the median of its stretches."""
+    summary = run.clocks.summary() if run.clocks else None
+    if summary is None:
+        return None
+    stretches = zip(*(timing.sm_mhz for timing in _timings(run)), strict=False)
+    known = [[mhz for mhz in sample if mhz is not None] for sample in stretches]
+    return summary | {"sample_sm_mhz": [round(median(mhz)) if mhz else None for mhz in known]}
 
 
 def _flags(run: CellRun, rule: StopRule) -> list[str]:

@@ -137,6 +137,7 @@ class StopRule:
     The defaults are those of `docs/numbers.md`: at least 10 samples and 0.5 s, the half width of the median's 95 %
     interval at most 1 % of the median, or 15 s. `warm_ups` is the most warm-up steps of a subject. `alike`: a sample of
     each subject has as many steps as that of the fastest; else each has what it needs, as where some are far slower.
+    `block`: how many rounds lie between two borders.
     """
 
     samples: int | None = None
@@ -147,6 +148,7 @@ class StopRule:
     timeout_ns: int = 15 * NS_PER_S
     sample_ns: int = 5 * NS_PER_MS
     alike: bool = True
+    block: int = 1
 
     def reason(self, periods: Sequence[Sequence[int]], elapsed_ns: int) -> str | None:
         """Return why to stop ("fixed", "converged", "timeout"), or None; `periods` are each subject's samples."""
@@ -164,13 +166,17 @@ QUICK = StopRule(samples=3, warm_ups=1)
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """All samples of one subject, in the order taken: metric -> ns. The n-th samples of all subjects are neighbours."""
+    """All samples of one subject, in the order taken: metric -> ns. The n-th samples of all subjects are neighbours.
+
+    `sm_mhz` is the SM clock right after each sample, None where it is not told; empty where nobody asked.
+    """
 
     samples_ns: dict[str, list[int]]
     warm_ups: int
     settled: bool
     repeat: int
     stop: str
+    sm_mhz: tuple[int | None, ...] = ()
 
     @property
     def launch_bound(self) -> bool | None:
@@ -183,12 +189,17 @@ class Timing:
 
 
 def interleave(
-    subjects: Sequence[Subject], clock: Clock, rule: StopRule | None = None, at_border: Call = nothing
+    subjects: Sequence[Subject],
+    clock: Clock,
+    rule: StopRule | None = None,
+    at_border: Call = nothing,
+    sm_mhz: Callable[[], int | None] | None = None,
 ) -> list[Timing]:
     """Warm up and time `subjects` in the order A B B A A B B A ..., one sample of each a round; one `Timing` each.
 
-    `at_border` is called, untimed, before every round and after the last (a clock monitor's `sample`). The garbage
-    collector rests meanwhile, and the queue is empty before every timed block.
+    `at_border` is called, untimed, before every block of rounds and after the last (a clock monitor's `sample`), and
+    `sm_mhz` right after every sample. The garbage collector rests meanwhile, and the queue is empty before every timed
+    block.
     """
     rule = rule or StopRule()
     with _no_garbage_collection():
@@ -197,17 +208,20 @@ def interleave(
         repeats = [max(repeats)] * len(repeats) if rule.alike else repeats
         samples = [_empty_samples(subject, clock) for subject in subjects]
         periods = [taken[subject.period] for taken, subject in zip(samples, subjects, strict=True)]
+        clocks: list[list[int | None]] = [[] for _ in subjects]
         started, stop, turn = clock.now_ns(), None, 0
         while stop is None:
-            at_border()
+            if turn % rule.block == 0:
+                at_border()
             for index in abba(len(subjects), turn):
                 _take(subjects[index], clock, repeats[index], samples[index])
+                clocks[index] += [sm_mhz()] if sm_mhz else []
             turn += 1
             stop = rule.reason(periods, clock.now_ns() - started)
         at_border()
     return [
-        Timing(taken, len(durations), settled(durations), repeat, stop)
-        for taken, durations, repeat in zip(samples, warm, repeats, strict=True)
+        Timing(taken, len(durations), settled(durations), repeat, stop, tuple(mhz))
+        for taken, durations, repeat, mhz in zip(samples, warm, repeats, clocks, strict=True)
     ]
 
 

@@ -40,6 +40,9 @@ class FakeNvml:
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
         return self._answer("reasons")
 
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        return self._answer("processes")
+
     def _answer(self, name):
         if name not in self.readings:
             raise self.NVMLError("not supported")
@@ -98,6 +101,7 @@ def test_a_monitor_keeps_every_reading_and_sums_up_in_plain_values():
         "memory_mhz": [3201, 3201],
         "power_mw_max": 650_000,
         "temperature_celsius_max": 70,
+        "other_processes": None,
         "reasons": ["sw_power_cap", "sw_thermal_slowdown"],
     }
     assert monitor.flags() == [
@@ -110,7 +114,27 @@ def test_a_monitor_keeps_every_reading_and_sums_up_in_plain_values():
 def test_without_nvml_nothing_is_read_and_nothing_is_claimed():
     monitor = ClockMonitor(None)
     monitor.sample()
-    assert (monitor.samples, monitor.summary(), monitor.flags()) == ([], None, [])
+    monitor.look_around()
+    assert (monitor.samples, monitor.summary(), monitor.flags(), monitor.sm_mhz) == ([], None, [], None)
+
+
+def test_the_most_processes_of_others_is_kept_and_flagged():
+    nvml = FakeNvml(**FULL)
+    monitor = ClockMonitor(Nvml(nvml, "handle"))
+    seen = []
+    for processes in (None, ["own"], ["own", "another", "third"], []):
+        nvml.readings |= {} if processes is None else {"processes": processes}
+        monitor.look_around()
+        seen.append(monitor.other_processes)
+    monitor.sample()
+    assert seen == [None, 0, 2, 2]
+    assert monitor.summary()["other_processes"] == 2
+    assert monitor.flags() == ["throttled: sw_power_cap", "other processes on the GPU: 2"]
+
+
+def test_the_sm_clock_alone_is_read_where_nvml_tells():
+    assert ClockMonitor(Nvml(FakeNvml(**FULL), "handle")).sm_mhz() == 1980
+    assert ClockMonitor(Nvml(FakeNvml(), "handle")).sm_mhz() is None
 
 
 @pytest.mark.parametrize(

@@ -189,9 +189,15 @@ def test_clocks_are_read_while_a_cell_is_timed():
         def nvmlDeviceGetClockInfo(handle, which):
             return 1980
 
+        @staticmethod
+        def nvmlDeviceGetComputeRunningProcesses(handle):
+            return ["own", "another"]
+
     run = timed(tiny(graph=False, opened=session(nvml=Nvml(Nvidia, "handle"))))
     # before each of the two rounds, and after the last
     assert run.runs[0].clocks.summary()["sm_mhz"] == [1980] * 3
+    assert run.runs[0].clocks.other_processes == 1
+    assert [timing.sm_mhz for cell in run.runs for rank in cell.timings for timing in rank] == [(1980, 1980)] * 2
 
 
 # count

@@ -300,6 +300,14 @@ def test_throttled_clocks_are_a_flag():
     assert one.clocks["sm_mhz"] == [1980, 1400]
 
 
+def test_a_sample_of_several_stretches_has_the_median_of_their_clocks():
+    monitor = ClockMonitor(None)
+    monitor.samples = [ClockSample(1980, 2619, 600_000, 60, ())]
+    stretches = [replace(timing(TEN[:3]), sm_mhz=mhz) for mhz in [(1980, None, 1900), (1960, None, None), (1970, None)]]
+    one = of_timings(*stretches, monitor=monitor, batch="3", dep_simulated="3")
+    assert one.clocks["sample_sm_mhz"] == [1970, None]
+
+
 @pytest.mark.parametrize(
     ("seen", "lines"),
     [

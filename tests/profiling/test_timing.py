@@ -192,6 +192,27 @@ def test_borders_are_told_before_every_round_and_after_the_last():
     assert steps(clock.log) == "AB|AB|BA|"
 
 
+def test_a_block_of_rounds_has_no_border_inside():
+    clock = FakeClock()
+    rule = StopRule(samples=5, warm_ups=1, block=2)
+    interleave([subject(clock.step("A", [NS_PER_S]))], clock, rule, at_border=lambda: clock.log.append("|"))
+    assert steps(clock.log) == "A|AA|AA|A|"
+
+
+def test_the_sm_clock_is_read_right_after_every_sample():
+    clock, readings = FakeClock(), iter([1980, 1970, None, 1950])
+
+    def sm_mhz():
+        clock.log.append("mhz")
+        return next(readings)
+
+    subjects = [subject(clock.step(name, [NS_PER_S])) for name in "AB"]
+    timings = interleave(subjects, clock, StopRule(samples=2, warm_ups=1), sm_mhz=sm_mhz)
+    assert [one.sm_mhz for one in timings] == [(1980, 1950), (1970, None)]  # A B, B A
+    assert steps(clock.log) == "AB" + "AmhzBmhz" + "BmhzAmhz"
+    assert interleave(subjects, clock, StopRule(samples=1, warm_ups=1))[0].sm_mhz == ()
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_garbage_collector_rests_meanwhile_and_is_as_before_after_an_error(enabled):
     clock, seen = FakeClock(), []
