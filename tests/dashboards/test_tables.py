@@ -12,7 +12,7 @@ from dsv4bench.dashboards.table import Table
 from dsv4bench.dashboards.tables import FORMATS, show, tables
 from dsv4bench.errors import UsageError
 from dsv4bench.results.record import Record
-from dsv4bench.results.schema import decode
+from dsv4bench.results.schema import to_plain
 from tests.dashboards.scenes import ENDINGS, SCENES, both_compressors, dealt, drawn, golden_file, wrong
 from tests.results.synthetic import SHARE, counts, cpu_sweep, ramp, record, row, sweep, with_variant
 
@@ -320,7 +320,7 @@ def test_json_is_the_records_themselves():
     records = json.loads(shown("json"))
     assert [one["key"] for one in records] == [one.key for one in sweep()]
     assert records[0]["variant"]["reuse"] == "off"
-    assert [decode(line, "f") for line in shown("jsonl").splitlines()] == sweep()
+    assert [json.loads(line) for line in shown("jsonl").splitlines()] == list(map(to_plain, sweep()))
 
 
 def shown(form):

@@ -58,7 +58,7 @@ def record(batch=1, reuse="on", graph=False, engine="gpu", **changes):
     switches = {
         "kv": "v41+fp4", "reuse": reuse, "compressor": "fused", "graph": graph, "graph-mode": "breakable",
         "provider": "triton" if on_gpu else "torch", "fault": None,
-        "chunk": 8192, "dep-simulated": 1, "seed": 0,
+        "breaks": None, "break-outputs": None, "chunk": 8192, "dep-simulated": 1, "seed": 0,
     }  # fmt: skip
     values = {
         "key": f"{engine}-{batch}-{graph}-{reuse}",
@@ -131,3 +131,11 @@ def with_variant(one, **switches):
     """The record with other switches and a key of its own."""
     variant = {**one.variant, **switches}
     return replace(one, variant=variant, key=f"{one.key}-{sorted(switches.items())}")
+
+
+def with_side(one, side, sides=("reuse=off", "reuse=on"), **changes):
+    """The record as side "a" or "b" of a trial in one process, 5 samples of either side a pair; `changes` of `ab`."""
+    named = {"a": sides[0], "b": sides[1]}
+    ab = {"session": "s1", "side": side, "sides": named, "pair": None, "place": None, "block": 5, "aa": False,
+          "min_effect": {"relative": 0.005}, "sm_mhz": None, **changes}  # fmt: skip
+    return replace(one, ab=ab)
