@@ -47,6 +47,19 @@ def test_the_bound_shows_at_least_its_first_digit(ns, half_width_ns, scale, sign
 
 
 @pytest.mark.parametrize(
+    ("ns", "half_width_ns", "text"),
+    [
+        (-540_400, 2_935_400, "-540 ±2935"),
+        (-45_230, 3_230, "-45 ±3"),
+        (-540_400, 400, "-540.4 ±0.4"),
+        (600_000, 0, "+600 ±0"),
+    ],
+)
+def test_two_digits_are_enough_where_the_bound_bears_no_more(ns, half_width_ns, text):
+    assert units.format_plus_minus(ns, half_width_ns, 10**3, signed=True, digits=2) == text
+
+
+@pytest.mark.parametrize(
     ("function", "value", "text"),
     [
         (units.format_ns, None, "-"),
