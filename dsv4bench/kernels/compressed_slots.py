@@ -118,9 +118,9 @@ def _compressed_slots(
 
 
 def _check(tensors: Tensors) -> None:
-    rows, topk = tensors["raw"].shape
     expect_one_of("ratio", tensors["ratio"], RATIOS)
     expect_tensor("raw", tensors["raw"], I32, ("rows", "topk"), free_strides=1)
+    rows, topk = tensors["raw"].shape
     for name in ("positions", "req", "loc"):
         expect_tensor(name, tensors[name], I64, (rows,))
     expect_tensor("page_table", tensors["page_table"], I32, ("requests", "pages"), free_strides=1)

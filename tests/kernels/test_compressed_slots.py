@@ -50,6 +50,7 @@ def test_each_row_uses_its_requests_pages_and_padding_sees_nothing(provider, dev
     ("name", "value", "said"),
     [
         ("ratio", 3, "ratio: 3, expected one of 1, 2, 4, 128"),
+        ("raw", torch.zeros(3, 4, 1, dtype=torch.int32), r"raw: int32 \[3, 4, 1\], expected int32 \[rows, topk\]"),
         ("slots", torch.zeros(3, 8, dtype=torch.int32), r"slots: int32 \[3, 8\], expected int32 \[3, 4\]"),
         ("lens", torch.zeros(3, dtype=torch.int64), r"lens: int64 \[3\], expected int32 \[3\]"),
     ],
