@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,12 +17,12 @@ from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import DsvError, UsageError
 from dsv4bench.profiling import digest_child
 from dsv4bench.profiling.digest_jobs import Saved, digest_cells, save_jobs, subject
+from dsv4bench.profiling.process import said_last
 from dsv4bench.results.digests import DigestRow, Outcome, complaints, digest_rows
 from dsv4bench.workloads.kernel_cells import KernelArguments, kernel_cells
 
 OWN_ROOT = Path(__file__).resolve().parents[1]
 OWN_TREE = "this tree"
-NAMES_AN_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 
 def run_digest(typed: KernelArguments, a: str, b: str, control: str | None, form: str) -> int:
@@ -95,19 +94,13 @@ def _process(tree: Path, environment: dict[str, str], results: Path, jobs: Seque
     command = [sys.executable, digest_child.__file__, str(results), *map(str, jobs)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
-    died = f"the process on {name} ended with code {done.returncode}: {_reason(done.stderr)}"
+    died = f"the process on {name} ended with code {done.returncode}: {said_last(done.stderr) or 'no message'}"
     if not lines:
         raise DsvError(died)
     root, *outcomes = map(json.loads, lines)
     if (tree / "dsv4bench").is_dir() and Path(root["root"]) != tree.resolve():
         raise DsvError(f"the process on {name} took dsv4bench from {root['root']}, not from {tree}")
     return outcomes if outcomes and not done.returncode else [*outcomes, {"error": died}]
-
-
-def _reason(stderr: str) -> str:
-    """Return the line that names the last error of a traceback, or else the last line."""
-    lines = stderr.strip().splitlines() or ["no message"]
-    return next((line for line in reversed(lines) if NAMES_AN_ERROR.match(line)), lines[-1])
 
 
 def _tree(text: str, folder: Path, option: str) -> Path:

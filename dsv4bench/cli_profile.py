@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +23,7 @@ from dsv4bench.profiling.nsys import (
     keep_events,
     profile_command,
 )
+from dsv4bench.profiling.process import run_process
 from dsv4bench.profiling.profile_pass import Job, Tool
 from dsv4bench.workloads.cells import Cell, Group
 from dsv4bench.workloads.options import PrefillArguments
@@ -95,12 +94,12 @@ def _profiled(job: Job, folder: Path, name: str, device: str) -> str:
     program = [sys.executable, "-m", "dsv4bench.profiling.profile_pass"]
     if job.tool == "torch":
         made = folder / f"{name}.json.gz"
-        _run([*program, Job(job.arguments, job.group, job.cell, job.tool, str(made)).text()], None)
+        run_process([*program, Job(job.arguments, job.group, job.cell, job.tool, str(made)).text()], None, TIMEOUT_S)
         return made.name
     nsys = str(shutil.which("nsys"))
     with TemporaryDirectory() as scratch:  # a report holds environment variables: only what is clean leaves it
         report = Path(scratch) / name
-        _run(profile_command(nsys, report, [*program, job.text()], device), reduced(os.environ))
+        run_process(profile_command(nsys, report, [*program, job.text()], device), reduced(os.environ), TIMEOUT_S)
         made = _export(nsys, report)
         shutil.move(made, folder / made.name)
     return made.name
@@ -110,7 +109,7 @@ def _export(nsys: str, report: Path) -> Path:
     """Return the cleaned export of a report."""
     if not report.with_name(report.name + REPORT).exists():
         raise DsvError(NO_REPORT)
-    _run(export_command(nsys, report), reduced(os.environ))
+    run_process(export_command(nsys, report), reduced(os.environ), TIMEOUT_S)
     made = report.with_name(report.name + EXPORT)
     if not keep_events(made):
         raise DsvError(NO_RANGES)
@@ -120,27 +119,3 @@ def _export(nsys: str, report: Path) -> Path:
 def reduced(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what of an environment a process under nsys needs."""
     return {name: text for name, text in environment.items() if name in KEPT or name.startswith(KEPT_PREFIXES)}
-
-
-def _run(command: Sequence[str], environment: Mapping[str, str] | None) -> None:
-    """Run a command and wait for it and for all that it started; DsvError with its last line where it fails."""
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
-        try:
-            said, _ = process.communicate(timeout=TIMEOUT_S)
-        except BaseException as error:  # Ctrl-C too: the new session does not hear it
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise DsvError(f"not done after {TIMEOUT_S} s") from None
-            raise
-    if process.returncode:
-        raise DsvError((said.strip().splitlines() or [f"exit code {process.returncode}"])[-1])

@@ -78,12 +78,12 @@ def made(monkeypatch):
     """Stand for the processes: every command is noted, and what it was to write is there."""
     commands = []
 
-    def run(command, environment):
+    def run(command, environment, timeout_s):
         commands.append(command)
         job = parse_job(command[-1])
         Path(job.file).write_text("a trace", encoding="utf-8")
 
-    monkeypatch.setattr(cli_profile, "_run", run)
+    monkeypatch.setattr(cli_profile, "run_process", run)
     return commands
 
 

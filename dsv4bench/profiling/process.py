@@ -1,0 +1,43 @@
+"""A fresh process: run to its end, or to a time limit, with all that it started; and the line that says what failed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from dsv4bench.errors import DsvError
+
+NAMES_AN_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
+
+
+def run_process(command: Sequence[str], environment: Mapping[str, str] | None, timeout_s: float) -> None:
+    """Run a command and wait for it; DsvError with the line that says why where it fails or is not done in time."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=timeout_s)
+        except BaseException as error:  # Ctrl-C too: the new session does not hear it
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise DsvError(f"not done after {timeout_s:g} s") from None
+            raise
+    if process.returncode:
+        raise DsvError(said_last(said) or f"exit code {process.returncode}")
+
+
+def said_last(text: str) -> str:
+    """Return the line that names the last error of a traceback, or else the last line; "" where nothing was said."""
+    lines = text.strip().splitlines()
+    return next((line for line in reversed(lines) if NAMES_AN_ERROR.match(line)), lines[-1] if lines else "")
