@@ -66,7 +66,8 @@ def settings(record: Record, *without: str) -> str:
 
 def providers_text(record: Record) -> list[str]:
     """Return one line naming what ran on another provider than most kernels did; empty where all (or none) ran."""
-    names = sorted(set(record.providers.values()), key=lambda name: -list(record.providers.values()).count(name))
+    ran = list(record.providers.values())
+    names = sorted(dict.fromkeys(ran), key=lambda name: -ran.count(name))
     if len(names) < 2 or not (record.counts or record.samples_ns):
         return []
     others = [f"{', '.join(k for k, v in record.providers.items() if v == name)} on {name}" for name in names[1:]]

@@ -120,6 +120,15 @@ def test_a_cell_that_never_ran_has_no_memory_and_no_kernels_ran_on_anything():
     assert not any("kernels ran on" in note for table in tables([never]) for note in table.notes)
 
 
+def test_others_that_kernels_ran_on_are_named_in_the_order_of_the_record():
+    """As often as one another: an order that a set gave would change from one process to the next."""
+    kernels = ("combine", "compress_c1", "compress_c2", "dequant", "rope", "store")
+    alone = {kernel: f"own-{place}" for kernel, place in zip(kernels, (5, 2, 4, 0, 3, 1), strict=True)}
+    cell = record(providers={**alone, "index_key": "triton", "rms_norm": "triton"})
+    said = "; ".join(f"{kernel} on {name}" for kernel, name in alone.items())
+    assert f"kernels ran on triton, but {said}" in named([cell], "KV dequants")[0].notes
+
+
 def test_counts_that_vary_between_cells_are_shown_as_a_span():
     wide = [row("store", None, "eager", 3, each=2)]
     cells = [
