@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from dsv4bench.kernels import codec, paged
+from dsv4bench.kernels import sparse_attention as attention
 from dsv4bench.kernels.contract import Provider
 from dsv4bench.kernels.gather_requant import KERNEL, Shape, build_triton, cost, inputs
 from dsv4bench.kernels.layout import V4
@@ -98,6 +100,27 @@ def test_nothing_to_gather_still_leaves_a_row_of_zeros(provider, device):
     cache = torch.full((1, V4.page_bytes(2)), POISON, dtype=torch.uint8)
     assert gathered(provider, cache, [], 2, 1, device).count_nonzero() == 0
     assert len(gathered(provider, cache, [], 2, 0, device)) == 0
+
+
+def test_attention_over_8_bit_rows_is_near_that_over_16_bit_rows(provider, generator, device):
+    """Rows written to a V4 cache, gathered in 8 bits before a row of zeros that holes name (specification 9)."""
+    tensors = attention.inputs(attention.Shape(rows=8, heads=4, keys=300, columns=128, scanned=128), generator)
+    cache = torch.zeros(2, V4.page_bytes(256), dtype=torch.uint8)
+    ids = torch.randperm(512, generator=generator)[:300]
+    rows = codec.quantise(tensors["kv"][:, 0].float(), V4)
+    paged.write_rows(cache, ids, rows, 256, V4)
+    want = attended(tensors | {"kv": codec.dequantise(*rows, V4)[:, None]})
+    workspace = torch.empty(301, 1, 512, dtype=torch.float8_e4m3fn, device=device)
+    provider.build({"cache": cache.to(device), "ids": ids.to(device), "page_size": 256, "out": workspace})()
+    indices = torch.where(tensors["indices"] < 0, 300, tensors["indices"])
+    got = attended(tensors | {"kv": workspace.to("cpu", torch.bfloat16), "indices": indices})
+    torch.testing.assert_close(got, want, atol=3e-2, rtol=0.2)
+    assert (got - want).abs().mean() < 0.03
+
+
+def attended(tensors) -> torch.Tensor:
+    attention.KERNEL.reference(**tensors)
+    return tensors["out"].float()
 
 
 def test_the_least_bytes_of_a_call(generator):
