@@ -196,23 +196,20 @@ def plot(
     path: Annotated[Path, typer.Argument(help="A results directory or a .jsonl file.")],
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the figures go. [PATH, or its folder]")] = None,
 ) -> None:
-    """Draw step time against batch, before and after, and kernels by all providers, as PNG and SVG."""
-    from dsv4bench.dashboards import kernel_plots, plots
+    """Draw step time, the compressor alone and kernels, as PNG and SVG."""
+    from dsv4bench.dashboards.figures import draw
+    from dsv4bench.dashboards.kernel_plots import timed_kernels
     from dsv4bench.results.frame import comparison_frame
     from dsv4bench.results.store import read_records
 
     reading = read_records(path)
     _warn(reading.warnings)
-    found = comparison_frame(reading.records)
-    if found.empty and not kernel_plots.timed_kernels(reading.records):
+    if comparison_frame(reading.records).empty and not timed_kernels(reading.records):
         raise UsageError(f"{path}: no pair of reuse off and on to draw, and no kernel with a time")
     folder = out or (path if path.is_dir() else path.parent)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, part in plots.sections(found):
-            for file in plots.save_figure(plots.step_time_figure(part), folder / name):
-                typer.echo(str(file))
-        for file in kernel_plots.draw_kernels(reading.records, folder):
+        for file in draw(reading.records, folder):
             typer.echo(str(file))
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
         raise UsageError(f"--out {folder}: cannot write figures here: {error.strerror}") from None

@@ -29,8 +29,16 @@ def mode_text(record: Record) -> str:
 
     A break's output is copied unless it is said to be static.
     """
-    breaks, outputs = record.variant.get("breaks"), record.variant.get("break-outputs")
-    return " ".join([record.mode, *([breaks] if breaks else []), *(["static"] if outputs == "static" else [])])
+    return mode_words(record.mode, record.variant.get("breaks"), record.variant.get("break-outputs"))
+
+
+def mode_words(mode: str, breaks: object, outputs: object) -> str:
+    """Return the text of a mode, its form of breaks and what becomes of their outputs; anything but words is left out.
+
+    For rows of frames, which hold NaN where a cell has no breaks.
+    """
+    form = [breaks] if isinstance(breaks, str) else []
+    return " ".join([mode, *form, *(["static"] if outputs == "static" else [])])
 
 
 def batch_text(record: Record) -> str:

@@ -20,19 +20,27 @@ def compressor_tables(compared: Sequence[Pair]) -> list[Table]:
 
     `compared` are pairs of the switch "compressor". Where both are there, cells with reuse on stand for all.
     """
-    both = [pair for pair in compared if pair.before and pair.after]
-    both = [pair for pair in both if pair.any.variant.get("reuse") == "on"] or both
+    both = _both(compared)
     counted = [pair for pair in both if all(compressor_sources(record.counts) for record in pair.records)]
     launches = [_launch_table(same) for same in grouped(counted, _launch_signature)]
-    alone = [pair for pair in both if all(COMPRESSOR_METRIC in record.samples_ns for record in pair.records)]
     return [
         *launches,
         *(
             _times(same, "Ratio-2 compressor of one source alone", COMPRESSOR_METRIC)
-            for same in grouped(alone, section)
+            for same in grouped(timed_alone(compared), section)
         ),
         *(_times(same, "Step time", None) for same in grouped(both, section)),
     ]
+
+
+def timed_alone(compared: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs whose compressor was timed alone on both paths, with reuse on where that was run."""
+    return [pair for pair in _both(compared) if all(COMPRESSOR_METRIC in record.samples_ns for record in pair.records)]
+
+
+def _both(compared: Sequence[Pair]) -> list[Pair]:
+    both = [pair for pair in compared if pair.before and pair.after]
+    return [pair for pair in both if pair.any.variant.get("reuse") == "on"] or both
 
 
 def _sides(pair: Pair) -> list[dict[int, Counted]]:

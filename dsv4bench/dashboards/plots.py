@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from dsv4bench.dashboards.cells import batch_text, heading, mode_words, provenance, settings
 from dsv4bench.dashboards.style import AFTER_COLOUR, BEFORE_COLOUR, MUTED_COLOUR, PREDICTED_COLOUR
 from dsv4bench.errors import UsageError
 from dsv4bench.results.compare import NOT_RESOLVABLE
+from dsv4bench.results.record import Record
+from dsv4bench.results.stats import Interval
 from dsv4bench.units import NS_PER_US, in_unit, time_unit
 
 if TYPE_CHECKING:
@@ -15,17 +23,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MODES = ("eager", "graph", "full graph", "tape", "full tape")
-PANEL_TITLES = {
-    "eager": "eager",
-    "graph": "graph (breakable)",
-    "full graph": "graph (whole stack)",
-    "tape": "tape, no CUDA graph",
-    "full tape": "tape (whole stack), no CUDA graph",
+BEST_CASE = ": best case, nobody ships it"
+# launch modes in the order of their panels, and what must be read with each
+MODES = {
+    "eager": "",
+    "graph": " (breakable)",
+    "full graph": BEST_CASE,
+    "tape": ", no CUDA graph",
+    "full tape": ", no CUDA graph",
 }
 # what the points of one figure have in common
 SECTION = (
-    *("label", "machine", "geometry", "kv", "compressor", "provider"),
+    *("label", "machine", "geometry", "kv", "provider", "replay", "path"),
     *("prefix", "source", "ranks", "fault", "chunk", "seed"),
 )
 # the mark of before is a ring that stays visible around the mark of after
@@ -33,55 +42,67 @@ SIDES = (
     ("before", {"color": BEFORE_COLOUR, "marker": "o", "markerfacecolor": "white", "markersize": 8}),
     ("after", {"color": AFTER_COLOUR, "marker": "s", "markersize": 4}),
 )
+AXIS_LABELS = {"requests": "requests in the batch", "rows": "rows in the batch"}
 PIXELS_PER_INCH = 150
 PANEL_INCHES = 4.2
 HEIGHT_INCHES = 5.4
 FONT_POINTS = 9
 MARGIN = 1.4
+ROOM = 1.04
+TITLE_CHARACTERS = 120
 
 
-def sections(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Split a comparison frame into parts that fit in one figure each, with a name for the file of each."""
+def sections(frame: pd.DataFrame, *apart: str) -> list[tuple[str, pd.DataFrame]]:
+    """Split a comparison frame into parts that fit in one figure each, with what tells each from the others.
+
+    That is the end of a file's name, "-kv-v4-prefix-8192", or "" for one part alone. Columns named in `apart` tell
+    parts apart too. Parts keep the index of the frame.
+    """
     if frame.empty:
         return []
-    keys = [name for name in SECTION if name in frame and frame[name].nunique(dropna=False) > 1]
-    # eager cells have no breaks, and share a figure with graphs of one form
-    keys += [name for name in ("breaks", "break-outputs") if name in frame and frame[name].nunique() > 1]
-    if frame.duplicated([*keys, "mode", "requests"]).any():
+    keys = [name for name in (*SECTION, *apart) if name in frame and frame[name].nunique(dropna=False) > 1]
+    place = [name for name in ("requests", "mode", "breaks", "break-outputs", "compressor") if name in frame]
+    if frame["requests"].nunique() > 1 and frame.duplicated([*keys, *place]).any():
         keys.append("extend")
     if not keys:
-        return [("step-time", frame)]
+        return [("", frame)]
     parts = frame.groupby(keys, sort=False, dropna=False)
-    return [("-".join(["step-time", *map(_word, values)]), part) for values, part in parts]
+    return [("".join(map(_words, keys, values)), part) for values, part in parts]
 
 
 def step_time_figure(frame: pd.DataFrame) -> Figure:
     """Draw step time against batch, before and after, with intervals; below it their difference and the predicted one.
 
-    `frame` is one section of a comparison frame (ValueError for several); each launch mode has a column of panels. A
-    cell without a time is a cross on the axis, with its status.
+    `frame` is one section of a comparison frame (ValueError for several). Each launch mode has a column of panels, with
+    each compressor where there are two. A cell without a time is a cross on the axis, with its status.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     if len(sections(frame)) != 1:
         raise ValueError("the frame holds no cells, or cells of several settings: draw its sections one by one")
-    modes = [mode for mode in MODES if (frame["mode"] == mode).any()]
-    scale, unit = time_unit([value for side in ("before", "after") for value in frame[f"{side}_high_ns"].dropna()])
-    with rc_context({"font.size": FONT_POINTS, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(max(2, len(modes)) * PANEL_INCHES, HEIGHT_INCHES), layout="constrained")
-        panels = figure.subplots(2, len(modes), sharex=True, sharey="row", squeeze=False, height_ratios=(3, 2))
-        for column, mode in enumerate(modes):
-            part = frame[frame["mode"] == mode].sort_values("requests")
-            _draw_times(panels[0][column], part, scale)
-            _draw_differences(panels[1][column], part)
-            panels[0][column].set_title(PANEL_TITLES[mode], fontsize=FONT_POINTS)
-            _batch_axis(panels[1][column], frame)
-        panels[0][0].set_ylim(bottom=0)
+    parts, across = _panels(frame), axis_of(frame.to_dict("records"))
+    highest = [value for side in ("before", "after") for value in frame[f"{side}_high_ns"].dropna()]
+    scale, unit = time_unit(highest)
+    with styled():
+        figure = Figure(figsize=(max(2, len(parts)) * PANEL_INCHES, HEIGHT_INCHES), layout="constrained")
+        panels = figure.subplots(2, len(parts), sharex=True, sharey="row", squeeze=False, height_ratios=(3, 2))
+        for column, (title, part) in enumerate(parts):
+            _draw_times(panels[0][column], part.sort_values(across), across, scale)
+            _draw_differences(panels[1][column], part.sort_values(across), across)
+            panels[0][column].set_title(title, fontsize=FONT_POINTS)
+            batch_axis(panels[1][column], {place: str(place) for place in sorted(frame[across])}, AXIS_LABELS[across])
+        from_zero(panels[0][0], in_unit(max(highest, default=0), scale))
         panels[0][0].set_ylabel(f"step time, {unit} (median, interval)")
         panels[1][0].set_ylabel("difference, us")
         figure.suptitle(_title(frame), fontsize=FONT_POINTS + 1)
     return figure
+
+
+def styled() -> AbstractContextManager[None]:
+    """Return the context in which figures are drawn."""
+    from matplotlib import rc_context
+
+    return rc_context({"font.size": FONT_POINTS, "axes.spines.top": False, "axes.spines.right": False})
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:
@@ -102,78 +123,152 @@ def save_figure(figure: Figure, stem: Path) -> list[Path]:
     return paths
 
 
-def _draw_times(axes: Axes, part: pd.DataFrame, scale: int) -> None:
-    for side, style in SIDES:
-        label = f"{side}: reuse {'off' if side == 'before' else 'on'}"
-        _draw(axes, part.dropna(subset=[f"{side}_ns"]), side, scale, label=label, linewidth=1.2, **style)
-    lost = part[part["before_ns"].isna() & part["after_ns"].isna()]
-    if len(lost):
-        statuses = sorted({*lost["before_status"].dropna(), *lost["after_status"].dropna()})
-        axes.plot(lost["requests"], [0] * len(lost), "x", color=MUTED_COLOUR, label=", ".join(statuses), clip_on=False)
-    _legend(axes)
+def axis_of(batches: Sequence[Mapping[Any, Any]]) -> str:
+    """Return what of the batches of a figure lies along its axis: "requests", or "rows" where only these differ."""
+    requests, rows = ({batch.get(name) for batch in batches} for name in ("requests", "rows"))
+    return "rows" if len(requests) == 1 and len(rows - {None}) > 1 else "requests"
 
 
-def _draw_differences(axes: Axes, part: pd.DataFrame) -> None:
-    axes.axhline(0, color=MUTED_COLOUR, linewidth=0.8)
-    told = part.dropna(subset=["difference_ns"])
-    clear = told["unresolved"].isna()
-    style = {"color": AFTER_COLOUR, "linestyle": "none", "marker": "s", "markersize": 4}
-    _draw(axes, told[clear], "difference", NS_PER_US, label="after - before", **style)
-    hollow = style | {"markerfacecolor": "white"}
-    _draw(axes, told[~clear], "difference", NS_PER_US, label=NOT_RESOLVABLE, **hollow)
-    guess = part.dropna(subset=["predicted_ns"])
-    if len(guess):
-        heights = in_unit(guess["predicted_ns"], NS_PER_US)
-        axes.plot(guess["requests"], heights, "--", marker="_", color=PREDICTED_COLOUR, linewidth=1, label="predicted")
-    _legend(axes)
+def batches(records: Sequence[Record], across: str) -> tuple[dict[int, str], str]:
+    """Return the places of batches along an axis, with their texts and what the axis is called."""
+    texts = {record.batch[across]: batch_text(record) for record in records}
+    if across == "rows":
+        return {place: str(place) for place in sorted(texts)}, AXIS_LABELS[across]
+    return {place: texts[place] for place in sorted(texts)}, "batch: requests x new tokens of each"
 
 
-def _legend(axes: Axes) -> None:
+def batch_axis(axes: Axes, places: Mapping[int, str], label: str) -> None:
+    """Make the axis of batches logarithmic, with the texts in `places` at their numbers, least first."""
+    from matplotlib.ticker import NullFormatter, NullLocator
+
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(min(places) / MARGIN, max(places) * MARGIN)  # one batch alone stands in the middle
+    axes.set_xticks([*places], [*places.values()])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(label)
+
+
+def draw_intervals(axes: Axes, places: Sequence[float], bounds: Iterable[Any], **style: Any) -> None:
+    """Draw values with their intervals, if there are any; `bounds` are the values, their lower and their upper bounds.
+
+    All three are arrays, in the unit of the axis.
+    """
+    middle, low, high = bounds
+    if len(middle):
+        axes.errorbar(places, middle, yerr=[middle - low, high - middle], capsize=3, **style)
+
+
+def bounds_of(intervals: Sequence[Interval]) -> np.ndarray[Any, Any]:
+    """Return values, lower and upper bounds as f64 [3, intervals]."""
+    return np.array([[one.value, one.low, one.high] for one in intervals]).reshape(-1, 3).T
+
+
+def from_zero(axes: Axes, highest: float) -> None:
+    """Let an axis of times begin at 0, with room for the mark of the highest."""
+    axes.set_ylim(0, max(axes.get_ylim()[1], ROOM * highest))
+
+
+def draw_lost(axes: Axes, places: Sequence[float], statuses: Iterable[object]) -> None:
+    """Draw cells that have no time as crosses on the axis, if there are any; their statuses go into the legend."""
+    if places:
+        label = ", ".join(sorted({str(status) for status in statuses}))
+        axes.plot(places, [0] * len(places), "x", color=MUTED_COLOUR, label=label, clip_on=False)
+
+
+def legend(axes: Axes) -> None:
     """Add the legend, measured points first, and the grid that goes with it."""
+    entries = entries_of(axes)
+    if entries:
+        axes.legend(entries.values(), entries, frameon=False, fontsize=FONT_POINTS - 1)
+    axes.grid(axis="y", alpha=0.3)
+
+
+def entries_of(axes: Axes) -> dict[str, Any]:
+    """Return what a legend of these axes shows by its label, measured points first."""
     from matplotlib.container import ErrorbarContainer
 
     handles, labels = axes.get_legend_handles_labels()
     entries = sorted(zip(handles, labels, strict=True), key=lambda entry: not isinstance(entry[0], ErrorbarContainer))
-    if entries:
-        axes.legend(
-            [one for one, _ in entries], [label for _, label in entries], frameon=False, fontsize=FONT_POINTS - 1
-        )
-    axes.grid(axis="y", alpha=0.3)
+    return {label: one for one, label in entries}
+
+
+def titled(what: str, records: Sequence[Record], *without: str) -> str:
+    """Return a title in the words of tables: what is shown and of what, the settings but `without`, versions, days."""
+    first, days = records[0], sorted({record.created[:10] for record in records})
+    day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    lines = (heading(what, first), settings(first, *without), "; ".join([*provenance(records), day]))
+    return "\n".join(fill(line, TITLE_CHARACTERS) for line in lines)
+
+
+def _panels(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return the cells of each launch mode and compressor with their title, in the order of `MODES`.
+
+    A title says the form of breaks where a mode has several, and the compressor where there are two.
+    """
+    rows = frame.to_dict("records")
+    launches = [mode_words(row["mode"], row.get("breaks"), row.get("break-outputs")) for row in rows]
+    forms = {(row["mode"], launch) for row, launch in zip(rows, launches, strict=True)}
+    several = len({row["compressor"] for row in rows}) > 1
+    titles = []
+    for row, launch in zip(rows, launches, strict=True):
+        mode = row["mode"]
+        name = launch if sum(mode == one for one, _ in forms) > 1 else mode
+        titles.append(name + MODES[mode] + (f", compressor {row['compressor']}" if several else ""))
+    places = {title: [*MODES].index(row["mode"]) for title, row in zip(titles, rows, strict=True)}
+    return [(title, frame[[title == one for one in titles]]) for title in sorted(places, key=lambda one: places[one])]
+
+
+def _draw_times(axes: Axes, part: pd.DataFrame, across: str, scale: int) -> None:
+    for side, style in SIDES:
+        label = f"{side}: reuse {'off' if side == 'before' else 'on'}"
+        _draw(axes, part.dropna(subset=[f"{side}_ns"]), across, side, scale, label=label, linewidth=1.2, **style)
+    lost = part[part["before_ns"].isna() & part["after_ns"].isna()]
+    draw_lost(axes, list(lost[across]), [*lost["before_status"].dropna(), *lost["after_status"].dropna()])
+    _plain_legend(axes)
+
+
+def _draw_differences(axes: Axes, part: pd.DataFrame, across: str) -> None:
+    axes.axhline(0, color=MUTED_COLOUR, linewidth=0.8)
+    told = part.dropna(subset=["difference_ns"])
+    clear = told["unresolved"].isna()
+    style = {"color": AFTER_COLOUR, "linestyle": "none", "marker": "s", "markersize": 4}
+    _draw(axes, told[clear], across, "difference", NS_PER_US, label="after - before", **style)
+    hollow = style | {"markerfacecolor": "white"}
+    _draw(axes, told[~clear], across, "difference", NS_PER_US, label=NOT_RESOLVABLE, **hollow)
+    guess = part.dropna(subset=["predicted_ns"])
+    if len(guess):
+        heights = in_unit(guess["predicted_ns"], NS_PER_US)
+        axes.plot(guess[across], heights, "--", marker="_", color=PREDICTED_COLOUR, linewidth=1, label="predicted")
+    _plain_legend(axes)
+
+
+def _plain_legend(axes: Axes) -> None:
+    legend(axes)
     axes.ticklabel_format(axis="y", style="plain", useOffset=False)
 
 
-def _draw(axes: Axes, rows: pd.DataFrame, name: str, scale: int, **style: Any) -> None:
+def _draw(axes: Axes, rows: pd.DataFrame, across: str, name: str, scale: int, **style: Any) -> None:
     """Draw medians with their intervals, if there are any rows."""
-    if not len(rows):
-        return
-    middle = rows[f"{name}_ns"]
-    bounds = [in_unit(far, scale) for far in (middle - rows[f"{name}_low_ns"], rows[f"{name}_high_ns"] - middle)]
-    axes.errorbar(rows["requests"], in_unit(middle, scale), yerr=bounds, capsize=3, **style)
-
-
-def _batch_axis(axes: Axes, frame: pd.DataFrame) -> None:
-    from matplotlib.ticker import NullFormatter, NullLocator
-
-    batches = sorted(frame["requests"].unique())
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(batches[0] / MARGIN, batches[-1] * MARGIN)  # one batch alone stands in the middle
-    axes.set_xticks(batches, [str(batch) for batch in batches])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("requests in the batch")
+    bounds = [in_unit(rows[f"{name}{end}_ns"], scale) for end in ("", "_low", "_high")]
+    draw_intervals(axes, list(rows[across]), bounds, **style)
 
 
 def _title(frame: pd.DataFrame) -> str:
     first = frame.iloc[0]
     days = sorted({str(created)[:10] for created in frame["created"]})
     prefix = "" if frame["prefix"].isna().any() else f", prefix {int(first['prefix'])}"
-    what = f"Attention stack of {first['geometry']}: kv {first['kv']}, compressor {first['compressor']}{prefix}"
+    compressor = " and ".join(frame["compressor"].unique())
+    what = f"Attention stack of {first['geometry']}: kv {first['kv']}, compressor {compressor}{prefix}"
     day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     engines = ", ".join(frame["engine"].unique())
     return f"{what}\n{first['label']}, {engines}, {first['machine']}, provider {first['provider']}, {day}"
 
 
-def _word(value: object) -> str:
+def _words(name: str, value: object) -> str:
+    """Return a setting as the end of a file's name, e.g. "-prefix-8192"; nothing for a value that is not there."""
+    if value is None or value != value:  # NaN
+        return ""
     # a column of whole numbers with a gap in it holds floats
     text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-    return "".join(sign if sign.isalnum() else "-" for sign in text).strip("-").lower()
+    return "-" + "".join(sign if sign.isalnum() else "-" for sign in f"{name}-{text}").strip("-").lower()

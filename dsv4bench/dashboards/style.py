@@ -19,6 +19,16 @@ BEFORE_COLOUR = "#D55E00"
 AFTER_COLOUR = "#0072B2"
 PREDICTED_COLOUR = "#555555"
 MUTED_COLOUR = "#888888"
+# lines of one figure: colour, marker, size of the mark (the first is a ring around the marks of others), dash
+LINES = (
+    (BEFORE_COLOUR, "o", 8, "-"),
+    (AFTER_COLOUR, "s", 4, "-"),
+    ("#009E73", "^", 5, "--"),
+    ("#CC79A7", "D", 4, "-."),
+    ("#E69F00", "v", 5, ":"),
+    ("#56B4E9", "P", 5, "--"),
+    ("#000000", "X", 5, "-."),
+)
 # "": a function of the user's own
 PROVIDER_COLOURS = {
     "triton": AFTER_COLOUR,

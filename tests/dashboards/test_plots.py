@@ -1,24 +1,15 @@
 """The figure, read by its data: what is drawn where, and how it is labelled."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from matplotlib.container import ErrorbarContainer
 
 from dsv4bench.dashboards.plots import save_figure, sections, step_time_figure
 from dsv4bench.errors import UsageError
 from dsv4bench.results.frame import comparison_frame
+from tests.dashboards.drawn import bars, compressors, modes
 from tests.results.synthetic import cpu_sweep, lost, ramp, record, sweep, with_variant
-
-
-def bars(axes):
-    """Return the points of each errorbar: label -> (x, y, low, high)."""
-    found = {}
-    for container in axes.containers:
-        assert isinstance(container, ErrorbarContainer)
-        line, _, (stems,) = container
-        segments = np.array(stems.get_segments())  # [points, 2 ends, xy]
-        found[container.get_label()] = (line.get_xdata(), line.get_ydata(), segments[:, 0, 1], segments[:, 1, 1])
-    return found
 
 
 def panels(records):
@@ -93,17 +84,62 @@ def test_the_title_says_what_ran_where_and_when(records, titles, words):
 def test_cells_of_other_settings_have_a_figure_of_their_own():
     mixed = [with_variant(one, kv=kv) for kv in ("v4", "v41+fp4") for one in sweep()]
     parts = sections(comparison_frame(mixed))
-    assert [(name, len(part)) for name, part in parts] == [("step-time-v4", 6), ("step-time-v41-fp4", 6)]
+    assert [(name, len(part)) for name, part in parts] == [("-kv-v4", 6), ("-kv-v41-fp4", 6)]
     with pytest.raises(ValueError, match="several settings"):
         step_time_figure(comparison_frame(mixed))
 
 
-def test_two_lengths_of_one_batch_have_a_figure_each():
-    longer = [record(2, reuse, key=f"long-{reuse}", group="long") for reuse in ("off", "on")]
-    for one in longer:
-        one.batch["extend"] = 4096
-    parts = sections(comparison_frame([record(2, "off"), record(2, "on"), *longer]))
-    assert [name for name, _ in parts] == ["step-time-1024", "step-time-4096"]
+def with_length(one, extend):
+    batch = {**one.batch, "extend": extend, "rows": extend * one.batch["requests"]}
+    return replace(one, key=f"{one.key}-{extend}", group=f"{one.group}-{extend}", batch=batch)
+
+
+def test_lengths_of_one_batch_lie_along_an_axis_of_rows():
+    cells = [with_length(record(2, reuse), extend) for extend in (4096, 512) for reuse in ("off", "on")]
+    assert [name for name, _ in sections(comparison_frame(cells))] == [""]
+    _, axes = panels(cells)
+    assert list(bars(axes[0, 0])["after: reuse on"][0]) == [1024, 8192]
+    assert [tick.get_text() for tick in axes[1, 0].get_xticklabels()] == ["1024", "8192"]
+    assert axes[1, 0].get_xlabel() == "rows in the batch"
+
+
+def test_lengths_of_several_batches_have_a_figure_each():
+    cells = [with_length(record(batch), extend) for batch in (1, 8) for extend in (1024, 4096)]
+    assert [(name, len(part)) for name, part in sections(comparison_frame(cells))] == [
+        ("-extend-1024", 2),
+        ("-extend-4096", 2),
+    ]
+
+
+def test_a_setting_that_is_not_there_gives_no_word_to_a_name():
+    without = replace(record(1), key="none", group="none", batch={**record(1).batch, "prefix": None})
+    parts = sections(comparison_frame([record(1), without]))
+    assert [name for name, _ in parts] == ["-prefix-8192", ""]
+
+
+@pytest.mark.parametrize(
+    ("records", "titles"),
+    [
+        (
+            modes("full graph", "graph hopper", "graph sm100", "eager", reuse=("off", "on")),
+            [
+                "eager",
+                "graph hopper (breakable)",
+                "graph sm100 (breakable)",
+                "full graph: best case, nobody ships it",
+            ],
+        ),
+        (modes("graph hopper", reuse=("off", "on")), ["graph (breakable)"]),
+        (
+            compressors(reuse=("off", "on"), modes=("graph sm100",)),
+            ["graph (breakable), compressor torch", "graph (breakable), compressor fused"],
+        ),
+    ],
+    ids=["four modes", "one form", "two compressors"],
+)
+def test_each_mode_and_compressor_has_a_panel(records, titles):
+    _, axes = panels(records)
+    assert [panel.get_title() for panel in axes[0]] == titles
 
 
 def test_one_batch_stands_in_the_middle_and_numbers_are_written_out():
