@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from dsv4bench.errors import RecordError
 from dsv4bench.results.compare import Pair, compare, latest, pairs
+from dsv4bench.results.counts import DEVICE, add
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import Interval, median_interval
 
 SIDES = ("before", "after")
+CODE = ("commit", "diff", "src")
+VERSIONS = ("torch", "triton", "cuda", "driver")
+TEXT = ("key", "group", "reason", "flags", *CODE)
+WHOLE = (
+    *("ranks", "requests", "extend", "prefix", "rows", "padded_rows", "forwards", "divide", "chunk", "dep-simulated"),
+    *("seed", "launches"),
+)
+TRUTH = ("graph", "dirty")
+
+Columns = dict[str, list[Any]]
 
 
 def frame(records: Iterable[Record]) -> pd.DataFrame:
     """Return one row per record: what ran, its status, and each metric's median and bounds.
 
     Switches are columns by their command-line names ("graph-mode"), memory by its own ("peak_bytes"). A metric m gives
-    m_ns, m_low_ns, m_high_ns and m_samples; time_ns, time_low_ns and time_high_ns are those of the step time.
+    m_ns, m_low_ns, m_high_ns and m_samples; time_ns, time_low_ns and time_high_ns are those of the step time;
+    `launches` are the kernels, copies and sets of a forward. The types are those of `typed`.
     """
-    return pd.DataFrame([{**_cell(record), **_seen(record)} for record in records])
+    return typed(columns(records))
+
+
+def columns(records: Iterable[Record]) -> Columns:
+    """Return the columns of `frame` as lists of plain values; what a record does not say is None."""
+    rows = [{**_cell(record), **_code(record), **_seen(record)} for record in records]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def typed(found: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+    """Return columns as a frame: times (_ns) are float64, whole numbers Int64, truths boolean, `created` UTC.
+
+    Keys, reasons, flags and code are strings and all other words categories, sorted. RecordError for a value that does
+    not fit its column.
+    """
+    return pd.DataFrame({name: _typed(name, values) for name, values in found.items()})
 
 
 def comparison_frame(
@@ -65,7 +94,18 @@ def _both(pair: Pair) -> tuple[Record | None, Record | None]:
 
 def _cell(record: Record) -> dict[str, Any]:
     names = ("key", "group", "created", "label", "engine", "machine", "geometry", "ranks", "mode")
-    return {**{name: getattr(record, name) for name in names}, **record.batch, **record.variant}
+    batch = {name: value for name, value in record.batch.items() if not isinstance(value, list)}
+    found = {**{name: getattr(record, name) for name in names}, **batch, **record.variant}
+    if record.kernel:
+        found |= {"kernel": record.kernel.get("name"), **{name: record.kernel.get(name) for name in ("case", "rows")}}
+    return found
+
+
+def _code(record: Record) -> dict[str, Any]:
+    """Return what measured: commit, changes, source tree and versions."""
+    found = {name: record.environment.get(name) for name in (*CODE, "dirty", *VERSIONS)}
+    tree = found["src"]
+    return {**found, "src": f"{tree['name']} {tree['commit']}" if tree else None}
 
 
 def _seen(record: Record) -> dict[str, Any]:
@@ -75,7 +115,9 @@ def _seen(record: Record) -> dict[str, Any]:
     step = intervals.get(record.step_metric or "")
     words = {"status": record.status, "reason": record.reason, "flags": ", ".join(record.flags)}
     predicted = _number((record.predicted or {}).get("saved_ns"))
-    return {**words, **_bounds("time", step), **times, **sizes, "predicted_saved_ns": predicted, **record.memory}
+    launches = add(row.get(name) for row in record.counts for name in DEVICE) if record.counts else None
+    numbers = {"predicted_saved_ns": predicted, "launches": launches}
+    return {**words, **_bounds("time", step), **times, **sizes, **numbers, **record.memory}
 
 
 def _bounds(name: str, interval: Interval | None) -> dict[str, float]:
@@ -85,3 +127,31 @@ def _bounds(name: str, interval: Interval | None) -> dict[str, float]:
 
 def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
+
+
+def _typed(name: str, values: Sequence[Any]) -> Any:
+    """Return one column in the type that its name asks for; an unknown one is typed by its values."""
+    try:
+        if name == "created":
+            times = pd.to_datetime(pd.Series(values, dtype=object), utc=True, format="ISO8601", errors="coerce")
+            return times.astype("datetime64[ns, UTC]")
+        kind: Any = _kind(name, values)
+        if kind == "category":
+            words = [None if value is None else str(value) for value in values]
+            return pd.Categorical(words, categories=sorted({word for word in words if word is not None}))
+        return pd.array(values, dtype=kind)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordError(f"{name} of a record: {error}") from None
+
+
+def _kind(name: str, values: Sequence[Any]) -> str:
+    if name in TEXT:
+        return "string"
+    if name.endswith("_ns"):
+        return "float64"
+    if name in WHOLE or name.endswith(("_samples", "_bytes")):
+        return "Int64"
+    kinds = {type(value) for value in values if value is not None}
+    if name in TRUTH or kinds == {bool}:
+        return "boolean"
+    return "Int64" if kinds == {int} else "float64" if kinds and kinds <= {int, float} else "category"

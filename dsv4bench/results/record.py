@@ -65,7 +65,9 @@ class Record:
 
     def __post_init__(self) -> None:
         for name, kind in KINDS.items():
-            _check_kind(name, getattr(self, name), kind)
+            value = getattr(self, name)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise _wrong_kind(name, value, kind)
         _check_word("status", self.status, STATUSES)
         _check_word("label", self.label, LABELS)
         _check_word("engine", self.engine, ENGINES)
@@ -113,11 +115,10 @@ KINDS: dict[str, type | tuple[type, ...]] = {
 }
 
 
-def _check_kind(name: str, value: Any, kind: type | tuple[type, ...]) -> None:
-    if not isinstance(value, kind) or isinstance(value, bool):
-        kinds = kind if isinstance(kind, tuple) else (kind,)
-        wanted = " or ".join("null" if one is type(None) else one.__name__ for one in kinds)
-        raise TypeError(f"{name}: expected {wanted}, found {value!r:.80}")
+def _wrong_kind(name: str, value: Any, kind: type | tuple[type, ...]) -> TypeError:
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    wanted = " or ".join("null" if one is type(None) else one.__name__ for one in kinds)
+    return TypeError(f"{name}: expected {wanted}, found {value!r:.80}")
 
 
 def _check_word(name: str, value: str, known: tuple[str, ...]) -> None:
@@ -145,7 +146,8 @@ def _check_samples(samples: Samples) -> None:
 
 
 def _check_count(row: dict[str, Any]) -> None:
-    _check_word("counts.where", str(row.get("where")), PLACES)
+    if row.get("where") not in PLACES:  # a store has a million of these rows
+        _check_word("counts.where", str(row.get("where")), PLACES)
     for name in CLASSES:
         value = row.get(name)
         if value is not None and (type(value) is not int or value < 0):

@@ -89,13 +89,18 @@ def read_records(path: Path) -> Reading:
 
     A torn last line gives a warning. RecordError for any other line that is no record, UsageError if `path` is missing.
     """
-    if not path.exists():
-        raise UsageError(f"{path}: no such file or directory")
     reading = Reading()
-    for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
+    for file in record_files(path):
         _read_file(file, reading)
     reading.records.sort(key=lambda record: record.created)
     return reading
+
+
+def record_files(path: Path) -> list[Path]:
+    """Return `path`, or all .jsonl files of a directory and those below it; UsageError if it is missing."""
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or directory")
+    return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
 
 
 def finished_keys(path: Path) -> set[str]:
@@ -105,17 +110,18 @@ def finished_keys(path: Path) -> set[str]:
 
 def _new_file(directory: Path) -> tuple[Path, int]:
     start = f"records-{datetime.now(UTC).strftime(TIME_FORMAT)}-{os.getpid()}"
-    path = directory / f"{start}.jsonl"
     repeat = 1
-    while path.exists():
-        repeat += 1
-        path = directory / f"{start}-{repeat}.jsonl"
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
-        _flush_directory(directory)
-    except OSError as error:
-        raise UsageError(f"{directory}: cannot write a results file here: {error.strerror}") from None
-    return path, file
+    while True:
+        path = directory / f"{start}{f'-{repeat}' if repeat > 1 else ''}.jsonl"
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+            _flush_directory(directory)
+        except FileExistsError:
+            repeat += 1  # of this process, or of one with the same number on another machine
+        except OSError as error:
+            raise UsageError(f"{directory}: cannot write a results file here: {error.strerror}") from None
+        else:
+            return path, file
 
 
 def _flush_directory(directory: Path) -> None:

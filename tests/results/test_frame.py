@@ -1,11 +1,14 @@
 """Frames: one row per record, per comparison, per count, with the numbers that the records hold."""
 
 import math
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
+from dsv4bench.errors import RecordError
 from dsv4bench.results.frame import comparison_frame, counts_frame, device_time_frame, frame
-from tests.results.synthetic import lost, record, sweep
+from tests.results.synthetic import lost, record, sweep, with_variant
 
 
 def test_a_record_is_a_row_with_medians_and_bounds():
@@ -27,6 +30,38 @@ def test_a_cell_without_a_time_is_a_row_too():
     (row,) = frame([lost("refused", "too long")]).to_dict("records")
     assert (row["status"], row["reason"]) == ("refused", "too long")
     assert math.isnan(row["time_ns"])
+
+
+def test_columns_have_the_types_that_their_names_ask_for():
+    tree = {"name": "sglang", "commit": "abc", "dirty": False, "diff": None}
+    found = frame([record(environment={"gpu": "NVIDIA H200", "commit": "c0ffee", "dirty": True, "src": tree})])
+    types = {name: str(kind) for name, kind in found.dtypes.items()}
+    assert {types[name] for name in ("key", "reason", "commit")} == {"string"}
+    assert {types[name] for name in ("machine", "kv", "fault", "torch")} == {"category"}
+    assert (types["created"], types["graph"], types["dirty"]) == ("datetime64[ns, UTC]", "boolean", "boolean")
+    assert {types[name] for name in ("rows", "chunk", "peak_bytes", "host_submit_samples", "launches")} == {"Int64"}
+    assert {types[name] for name in ("time_ns", "predicted_saved_ns")} == {"float64"}
+    (row,) = found.to_dict("records")
+    assert (row["src"], row["dirty"], row["created"].isoformat()) == ("sglang abc", True, "2026-11-30T12:01:00+00:00")
+    assert row["launches"] == 4 + 38 + 38 + 2 + 2 + 80  # dequants of sources and windows, attention, two a product
+
+
+def test_a_kernel_is_a_row_with_its_case():
+    of_kernel = replace(record(), kernel={"name": "dequant", "case": "fp4", "rows": 512}, batch={})
+    (row,) = frame([of_kernel]).to_dict("records")
+    assert (row["kernel"], row["case"], row["rows"]) == ("dequant", "fp4", 512)
+
+
+def test_times_without_a_clock_and_new_columns_are_typed_too():
+    new = with_variant(record(), speed=3, share=0.5, quiet=True, word="a", odd=[1])
+    (row,) = frame([replace(new, created="yesterday")]).to_dict("records")
+    assert (row["speed"], row["share"], row["quiet"], row["word"], row["odd"]) == (3, 0.5, True, "a", "[1]")
+    assert row["created"] is pd.NaT
+
+
+def test_a_value_that_does_not_fit_its_column_is_one_clear_line():
+    with pytest.raises(RecordError, match=r"^rows of a record: .*many"):
+        frame([replace(record(), batch={"rows": "many"})])
 
 
 def test_a_comparison_is_a_row_with_both_sides():

@@ -30,6 +30,18 @@ with open_store(Path(sys.argv[1])) as store:
         number += 1
 """
 
+WRITER = """
+import sys
+from pathlib import Path
+from dsv4bench.results.store import resume_store
+from tests.results.synthetic import record
+sys.stdin.read()
+for turn in range(3):
+    with resume_store(Path(sys.argv[1])) as store:
+        for number in range(10):
+            store.append(record(key=f"{sys.argv[2]}-{turn}-{number}"))
+"""
+
 
 def keys(reading):
     return [one.key for one in reading.records]
@@ -76,6 +88,37 @@ def test_a_killed_process_loses_no_finished_record(tmp_path):
     found = keys(read_records(tmp_path / "run"))
     assert found[: finished + 1] == [str(number) for number in range(finished + 1)]
     assert len(found) <= finished + 2  # the one that was written but not yet reported
+
+
+def test_four_processes_write_into_one_directory_at_once(tmp_path):
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name], cwd=ROOT, stdin=subprocess.PIPE)
+        for name in "abcd"
+    ]
+    for one in writers:
+        one.stdin.close()  # all begin together
+    while any(one.poll() is None for one in writers):
+        read_records(tmp_path)  # at any moment no more than the last line of a file is torn
+    assert [one.returncode for one in writers] == [0] * 4
+    found = keys(read_records(tmp_path))
+    assert sorted(found) == [f"{name}-{turn}-{number}" for name in "abcd" for turn in range(3) for number in range(10)]
+    assert len(list(tmp_path.glob("*.jsonl"))) == 12
+
+
+def test_a_name_that_another_machine_took_first_is_left_to_it(tmp_path, monkeypatch):
+    whole_open, taken = os.open, []
+
+    def late(path, flags, *mode):
+        if not taken:
+            taken.append(Path(path))
+            taken[0].write_text("theirs")
+        return whole_open(path, flags, *mode)
+
+    monkeypatch.setattr(store_module.os, "open", late)
+    with open_store(tmp_path / "run") as store:
+        store.append(record(key="ours"))
+    assert taken[0].read_text() == "theirs"
+    assert store.path.stem == f"{taken[0].stem}-2"
 
 
 @pytest.mark.parametrize("cut", [1, 10, 200], ids=lambda cut: f"{cut}-bytes-short")
