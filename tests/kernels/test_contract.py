@@ -11,7 +11,7 @@ from dsv4bench.kernels.contract import TRITON, Kernel, Provider, torch_provider
 from dsv4bench.kernels.layout import INDEX_K
 from dsv4bench.profiling.contract_check import POISON, Expectation, Tensors, deviations, expectation
 
-OWN = {"torch", "triton"}
+OWN = {"torch", "triton", "gluon"}
 
 
 @cache
@@ -36,7 +36,7 @@ CASES = [
 def where(request, device) -> str:
     """The device of the test; skips where the provider cannot run, sets the interpreter up where Triton needs it."""
     needs = request.node.callspec.params["provider"].needs
-    if needs.packages == ("triton",):
+    if needs == TRITON:
         return request.getfixturevalue("triton_device")
     reason = needs.why_not(device)
     if reason:

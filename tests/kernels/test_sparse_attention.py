@@ -11,10 +11,13 @@ from dsv4bench.kernels.sparse_attention import KERNEL, Shape, cost, inputs
 NAN = float("nan")
 
 
-@pytest.fixture(params=["torch", "triton"])
+@pytest.fixture(params=["torch", "triton", "gluon"])
 def run(request, device):
-    """Call a provider on a poisoned output and return it on the CPU."""
+    """Call a provider on a poisoned output and return it on the CPU; nothing interprets Gluon, so it needs a Hopper."""
     where = request.getfixturevalue("triton_device") if request.param == "triton" else device
+    reason = KERNEL.provider("gluon").needs.why_not(device)
+    if request.param == "gluon" and reason:
+        pytest.skip(reason)
 
     def call(tensors):
         there = {name: value.to(where) if torch.is_tensor(value) else value for name, value in tensors.items()}
