@@ -117,7 +117,7 @@ def prefill(
 
     typed = {name: value for name, value in context.params.items() if name in PrefillArguments.__dataclass_fields__}
     arguments = PrefillArguments(**{name: _axis(name, value) for name, value in typed.items()})
-    request = Request(arguments, out, resume, dry_run, _form(form, as_json), quiet, tree, profile)
+    request = Request(arguments, out, resume, dry_run, output_format(form, as_json), quiet, tree, profile)
     raise typer.Exit(run_prefill(request))
 
 
@@ -163,13 +163,13 @@ def kernels(
     if once or ncu or ncu_report:
         from dsv4bench import cli_ncu
 
-        asked = cli_ncu.Request(typed, once, ncu, ncu_report, _form(form, as_json), src)
+        asked = cli_ncu.Request(typed, once, ncu, ncu_report, output_format(form, as_json), src)
         raise typer.Exit(cli_ncu.run_ncu(asked))
     if digest:
         from dsv4bench.cli_digest import run_digest
 
-        raise typer.Exit(run_digest(typed, a_src, b_src, control, _form(form, as_json)))
-    request = cli_kernels.Request(typed, out, resume, _form(form, as_json), plot, quiet, tree)
+        raise typer.Exit(run_digest(typed, a_src, b_src, control, output_format(form, as_json)))
+    request = cli_kernels.Request(typed, out, resume, output_format(form, as_json), plot, quiet, tree)
     raise typer.Exit(cli_kernels.run_kernels(request))
 
 
@@ -183,7 +183,7 @@ def show(
     from dsv4bench.dashboards import tables
     from dsv4bench.results.store import read_records
 
-    form = _form(form, as_json)
+    form = output_format(form, as_json)
     reading = read_records(path)
     _warn(reading.warnings)
     if not reading.records:
@@ -242,7 +242,8 @@ def _axis(name: str, value: Any) -> Any:
     return "" if value is None and name in AXES else value
 
 
-def _form(form: str, as_json: bool) -> str:
+def output_format(form: str, as_json: bool) -> str:
+    """Return the format that was asked for; UsageError for one that does not exist."""
     from dsv4bench.dashboards.tables import FORMATS
     from dsv4bench.errors import nearest
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dsv4bench.cli import FAILED, NOTHING, OK
-from dsv4bench.cli_source import source_environment, source_tree
+from dsv4bench.cli_source import OWN_ROOT, source_environment, source_tree, unpack
 from dsv4bench.dashboards.digest_table import digest_table
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import DsvError, UsageError
@@ -21,7 +21,6 @@ from dsv4bench.profiling.process import said_last
 from dsv4bench.results.digests import DigestRow, Outcome, complaints, digest_rows
 from dsv4bench.workloads.kernel_cells import KernelArguments, kernel_cells
 
-OWN_ROOT = Path(__file__).resolve().parents[1]
 OWN_TREE = "this tree"
 
 
@@ -109,14 +108,7 @@ def _tree(text: str, folder: Path, option: str) -> Path:
         return OWN_ROOT
     if Path(text).is_dir():
         return source_tree(Path(text), option).root
-    folder.mkdir()
-    archive = folder / "tree.tar"
-    command = ["git", "-C", str(OWN_ROOT), "archive", "--output", str(archive), text, "dsv4bench"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["git is not there"])[0]
+    reason = unpack(OWN_ROOT, text, folder, "dsv4bench")
+    if reason is not None:
         raise UsageError(f"{option} {text}: neither a directory nor a git ref of this checkout: {reason}")
-    unpacked = folder / "tree"
-    unpacked.mkdir()
-    subprocess.run(["tar", "-xf", str(archive), "-C", str(unpacked)], check=True)
-    return unpacked
+    return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from dsv4bench.errors import UsageError
 
+OWN_ROOT = Path(__file__).resolve().parents[1]
 ENTERED = "DSV4BENCH_SRC"  # the tree whose packages this process takes first
 EXPECTED = "expected a folder that holds a package (sglang, flash_mla, dsv4bench, ...), itself or in its folder python"
 
@@ -40,7 +42,7 @@ def enter(directory: Path | None) -> SourceTree | None:
     if os.environ.get(ENTERED) != str(tree.root):
         sys.stdout.flush()
         command = [sys.executable, "-m", "dsv4bench", *sys.argv[1:]]
-        os.execve(sys.executable, command, source_environment(tree.root, **{ENTERED: str(tree.root)}))
+        os.execve(sys.executable, command, source_environment(tree.root) | {ENTERED: str(tree.root)})
     return tree
 
 
@@ -59,8 +61,21 @@ def source_tree(directory: Path, option: str = "--src") -> SourceTree:
     raise UsageError(f"{option} {directory}: no package there; {EXPECTED}")
 
 
-def source_environment(root: Path, **more: str) -> dict[str, str]:
-    """Return this environment with `root` first on the path of Python, and this package's own folder last."""
-    own = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [str(root.resolve()), os.environ.get("PYTHONPATH"), own]))
+def source_environment(root: Path | None, *, own: bool = True, **more: str) -> dict[str, str]:
+    """Return this environment with `root` first on the path of Python and, if `own`, this package's own folder last."""
+    first, last = str(root.resolve()) if root else "", str(OWN_ROOT) if own else ""
+    path = os.pathsep.join(filter(None, [first, os.environ.get("PYTHONPATH"), last]))
     return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **more}
+
+
+def unpack(checkout: Path, revision: str, folder: Path, *paths: str) -> str | None:
+    """Unpack the files of a git revision, of `paths` alone if given, in the new `folder`; return why it cannot be."""
+    folder.mkdir()
+    archive = folder.with_name(f"{folder.name}.tar")
+    command = ["git", "-C", str(checkout), "archive", "--output", str(archive), revision, *paths]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["git is not there"])[0]
+    subprocess.run(["tar", "-xf", str(archive), "-C", str(folder)], check=True)
+    archive.unlink()
+    return None
