@@ -18,6 +18,7 @@ from dsv4bench.results.stats import CONFIDENCE, Interval, median_interval, paire
 PLACE = ("--out", "--resume")  # where a run writes
 HOW_CAPTURED = ("graph-mode", "breaks", "break-outputs")  # an eager step has none of these
 NOT_RESOLVABLE = "not resolvable here"
+MODELLED = "modelled, not measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +124,14 @@ def compare(pair: Pair, metric: str | None = None) -> Comparison:
     first, second = (_samples(record, metric) for record in (pair.before, pair.after))
     alternated = len(first) == len(second) and not any(map(_fresh, pair.records))
     difference = paired_difference(first, second) if first and alternated else None
-    predicted_ns = _predicted(pair)
+    predicted_ns = predicted_difference_ns(pair.before, pair.after)
     return Comparison(
         pair=pair,
         before=median_interval(first) if first else None,
         after=median_interval(second) if second else None,
         difference=difference,
         predicted_ns=predicted_ns,
-        unresolved=_unresolved(first, second, difference, predicted_ns),
+        unresolved=MODELLED if pair.any.label == "modelled" else _unresolved(first, second, difference, predicted_ns),
         added=added(pair.before.counts, pair.after.counts) if pair.before and pair.after else None,
     )
 
@@ -141,13 +142,15 @@ def _samples(record: Record | None, metric: str | None) -> Sequence[int]:
     return record.samples_ns.get(metric, []) if metric else record.step_samples_ns
 
 
-def _predicted(pair: Pair) -> float | None:
-    """Return the predicted difference of a pair that differs in reuse: what is predicted is that and nothing else."""
-    if pair.before is None or pair.after is None or pair.before.variant.get("reuse") == pair.after.variant.get("reuse"):
+def predicted_difference_ns(before: Record | None, after: Record | None) -> float | None:
+    """Return the predicted time of `after` - `before`, or None unless they differ in reuse, all that is predicted."""
+    sides = [record.variant.get("reuse") for record in (before, after) if record is not None]
+    if before is None or after is None or sorted(map(str, sides)) != ["off", "on"]:
         return None
-    predicted = pair.after.predicted or pair.before.predicted
-    saved_ns = None if predicted is None else predicted.get("saved_ns")
-    return -float(saved_ns) if isinstance(saved_ns, int | float) else None
+    saved_ns = (after.predicted or before.predicted or {}).get("saved_ns")
+    if not isinstance(saved_ns, int | float):
+        return None
+    return float(-saved_ns if sides[1] == "on" else saved_ns)
 
 
 def _unresolved(
