@@ -20,6 +20,7 @@ _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = ("dsv4bench", "pyproject.toml")  # what measures
 _DIFF_DIGITS = 12
 _CPU_INFO = Path("/proc/cpuinfo")
+_MAPS = Path("/proc/self/maps")
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -65,6 +66,15 @@ def cpu_model(info: str) -> str | None:
     return next((value.strip() for key, value in pairs if key.strip() == "model name"), None)
 
 
+def injected(maps: str) -> list[str]:
+    """Return the libraries in a /proc/PID/maps text that a profiler put there: Nsight's are called "...Injection...".
+
+    Every launch of such a process takes longer.
+    """
+    names = {line.split(maxsplit=5)[-1].rsplit("/", 1)[-1] for line in maps.splitlines()}
+    return sorted(name for name in names if "injection" in name.lower())
+
+
 def _git(root: Path, *arguments: str) -> str | None:
     """Return what git prints, or None where it is missing or refuses."""
     try:
@@ -105,6 +115,7 @@ def _host() -> dict[str, Any]:
         "cpu": cpu_model(info) or platform.processor() or platform.machine(),
         "cpu_cores": os.cpu_count(),
         "cpu_threads": torch.get_num_threads(),
+        "injected": injected(_MAPS.read_text(encoding="utf-8", errors="replace")) if _MAPS.exists() else None,
     }
 
 

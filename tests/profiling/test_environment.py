@@ -11,7 +11,7 @@ import torch
 
 from dsv4bench.profiling import environment as module
 from dsv4bench.profiling.clocks import Nvml
-from dsv4bench.profiling.environment import cpu_model, environment, source_state
+from dsv4bench.profiling.environment import cpu_model, environment, injected, source_state
 
 SOURCE = ("dsv4bench", "pyproject.toml")
 CPU_INFO = "processor\t: 0\nvendor_id\t: X\nmodel name\t: Fast CPU 9 @ 3:1 GHz\nprocessor\t: 1\nmodel name\t: Other\n\n"
@@ -171,3 +171,15 @@ def test_without_nvml_its_facts_are_none(monkeypatch, h200):
     facts = environment("cuda")
     assert [facts[key] for key in ("driver", "power_limit_mw", "ecc", "mig", "gpu_other_processes")] == [None] * 5
     assert facts["gpu"] == "NVIDIA H200"
+
+
+def test_libraries_that_a_profiler_put_into_a_process_are_named():
+    maps = (
+        "7f00-7f10 r-xp 00000000 08:01 17                         /opt/injection/lib/libtorch.so\n"
+        "7f10-7f20 r-xp 00000000 08:01 18                         /opt/nvidia/nsight systems/libToolsInjection64.so\n"
+        "7f20-7f30 r--p 00000000 08:01 18                         /opt/nvidia/nsight systems/libToolsInjection64.so\n"
+        "7f30-7f40 rw-p 00000000 00:00 0 \n"
+        "7f40-7f50 rw-p 00000000 00:00 0                          [heap]\n"
+    )
+    assert injected(maps) == ["libToolsInjection64.so"]
+    assert environment("cpu")["injected"] in ([], None)
