@@ -49,6 +49,23 @@ def test_a_provider_does_what_the_reference_does_and_nothing_else(name, number, 
     check(kernel(name), kernel(name).examples[number], provider, expected(name, number, where), where)
 
 
+FULL_SIZE = [
+    pytest.param(name, case, max(kernel(name).bench.rows), provider, id=f"{name}-{case}-{provider.name}")
+    for name in CATALOGUE
+    for case in kernel(name).bench.cases
+    for provider in kernel(name).providers
+    if provider.name in OWN - {"torch"}
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "case", "rows", "provider"), FULL_SIZE)
+def test_a_provider_does_so_at_the_largest_size_that_is_timed(name, case, rows, provider, where):
+    subject = kernel(name)
+    shape = subject.bench.shape(rows, case)
+    check(subject, shape, provider, expectation(subject, shape, where), where)
+
+
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_the_updates_of_a_kernel_are_the_outputs_on_whose_contents_before_a_result_depends(name):
     subject = kernel(name)
