@@ -80,6 +80,7 @@ def ops_of_layers(found: Landmarks, kernels: Rows, copies: Rows, breakable: bool
             fits = size == len(names)
             op[rows[fits]] = np.array([_OF[name] for name in names])[nth[fits]]
     _after_their_like(op, kernels)
+    _index_queries(op, found)
     if breakable:
         _returned(op, kernels, copies, found, stretch)
     copied_in = inside & copies & (at < borders.begins[found.visit])
@@ -96,6 +97,20 @@ def _after_their_like(op: Rows, kernels: Rows) -> None:
     op[parts] = op[parts - 1]
     packs = (kernels[following] == CODES["store"]) & (kernels[before] == CODES["index_pack"])
     op[following[packs]] = _OF["index_pack"]
+
+
+def _index_queries(op: Rows, found: Landmarks) -> None:
+    """Name the fake quant that is a layer's index query: the last one before the logits, where no other kernel is."""
+    visits = np.arange(len(found.borders.begins))
+    logits = np.flatnonzero((op == _OF["index_logits"]) & (found.visit != NO_ID))
+    first = np.full(len(visits), NO_ID)
+    first[found.visit[logits][::-1]] = logits[::-1]
+    first[found.visit[(op == _OF["index_query"]) & (found.visit != NO_ID)]] = NO_ID
+    quants = np.flatnonzero((op == _OF["fake_quant"]) & (found.visit != NO_ID))
+    quants = quants[quants < first[found.visit[quants]]]
+    last = np.full(len(visits), NO_ID)
+    last[found.visit[quants]] = quants
+    op[last[last != NO_ID]] = _OF["index_query"]
 
 
 def _returned(op: Rows, kernels: Rows, copies: Rows, found: Landmarks, stretch: Rows) -> None:

@@ -230,7 +230,6 @@ OTHERWISE = {
     "triton": set(),
     "sglang": {
         ("index_candidates", "index_topk"),
-        ("index_query", "fake_quant"),
         *((op, "fill") for op in ("combine", "index_topk")),
     },
 }
