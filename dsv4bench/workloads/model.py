@@ -105,26 +105,26 @@ def reuse_saving(geometry: Geometry, batch: Batch, variant: Variant) -> Saving:
     return Saving(calls, rows, dequant_bytes(variant.kv.extra, rows))
 
 
-def matrices(geometry: Geometry, kind: LayerKind) -> Iterator[tuple[int, int]]:
-    """Yield (inputs, outputs) of every projection of a layer, in the order of a forward (1.1)."""
+def matrices(geometry: Geometry, kind: LayerKind) -> Iterator[tuple[str, int, int]]:
+    """Yield (operation, inputs, outputs) of every projection of a layer, in the order of a forward (1.1)."""
     hidden, rank, width = geometry.hidden, geometry.q_rank, geometry.heads * HEAD_DIM
-    yield hidden, rank + HEAD_DIM
-    yield rank, width
+    yield "qkv_proj", hidden, rank + HEAD_DIM
+    yield "q_proj", rank, width
     if kind.owns_kv:
-        yield hidden, HEAD_DIM * kind.ratio
-        yield HEAD_DIM, INDEX_DIM
+        yield "compress_proj", hidden, HEAD_DIM * kind.ratio
+        yield "index_k_proj", HEAD_DIM, INDEX_DIM
     if kind.owns_index:
-        yield rank, geometry.index_heads * INDEX_DIM
-        yield hidden, geometry.index_heads
+        yield "index_q_proj", rank, geometry.index_heads * INDEX_DIM
+        yield "index_weights_proj", hidden, geometry.index_heads
     for _ in range(geometry.o_groups):
-        yield width // geometry.o_groups, geometry.o_rank
-    yield geometry.o_groups * geometry.o_rank, hidden
+        yield "o_proj_a", width // geometry.o_groups, geometry.o_rank
+    yield "o_proj_b", geometry.o_groups * geometry.o_rank, hidden
 
 
 def weight_bytes(geometry: Geometry) -> int:
     """Return the bytes of all projections in bf16; norms and sinks are a few KiB a layer."""
     shapes = (shape for kind in geometry.layers for shape in matrices(geometry, kind))
-    return sum(inputs * outputs for inputs, outputs in shapes) * BF16_BYTES
+    return sum(inputs * outputs for _, inputs, outputs in shapes) * BF16_BYTES
 
 
 def visible_keys(batch: Batch, ratio: int, most: int) -> int:
@@ -152,9 +152,9 @@ def forward_work(geometry: Geometry, batch: Batch, variant: Variant) -> dict[str
     row_writes = rows * kv.main.row_bytes + written * (kv.extra.row_bytes + INDEX_K.row_bytes)
     packed = [kind for kind, _ in own if kind not in sparse]
     return {
-        "gemm": _total(_gemm(geometry, kind, part.rows) for kind, part in own),
-        "index": _total(_index(geometry, kind, part) for kind, part in own if kind.owns_index),
-        "attention": _total(_attention(geometry, kind, part, kv if kind in packed else None) for kind, part in own),
+        "gemm": _total(gemm_cost(part.rows, *shape) for kind, part in own for _, *shape in matrices(geometry, kind)),
+        "index": _total(one for kind, part in own if kind.owns_index for one in index_costs(geometry, kind, part)),
+        "attention": _total(attention_cost(geometry, kind, part, kv if kind in packed else None) for kind, part in own),
         "dequant_compressed": Cost(0, head_rows * kv.extra.row_bytes, head_rows * ROW_BYTES),
         "dequant_swa": Cost(0, window_rows * kv.main.row_bytes, window_rows * ROW_BYTES),
         "writers": Cost(0, rows * ROW_BYTES, row_writes),
@@ -180,15 +180,13 @@ def break_copies(geometry: Geometry, batch: Batch, variant: Variant) -> Cost:
     return Cost(0, copied, copied)
 
 
-def _gemm(geometry: Geometry, kind: LayerKind, rows: int) -> Cost:
-    shapes = list(matrices(geometry, kind))
-    weights = sum(inputs * outputs for inputs, outputs in shapes)
-    read = weights + rows * sum(inputs for inputs, _ in shapes)
-    written = rows * sum(outputs for _, outputs in shapes)
-    return Cost(2 * rows * weights, read * BF16_BYTES, written * BF16_BYTES)
+def gemm_cost(rows: int, inputs: int, outputs: int) -> Cost:
+    """Return the least work of one projection of `rows` rows: weights and rows read once, results written, in bf16."""
+    read = inputs * outputs + rows * inputs
+    return Cost(2 * rows * inputs * outputs, read * BF16_BYTES, rows * outputs * BF16_BYTES)
 
 
-def _attention(geometry: Geometry, kind: LayerKind, batch: Batch, packed: KVPair | None) -> Cost:
+def attention_cost(geometry: Geometry, kind: LayerKind, batch: Batch, packed: KVPair | None) -> Cost:
     """Queries and the gathered rows are read once, outputs written; a key costs a dot and a weighted sum (6.4).
 
     Over packed caches (of the pair `packed`) the rows that queries can name are read as they are stored.
@@ -205,15 +203,18 @@ def _attention(geometry: Geometry, kind: LayerKind, batch: Batch, packed: KVPair
     return Cost(geometry.heads * keys * 4 * HEAD_DIM, query_bytes + gathered_bytes + keys * 4, query_bytes)
 
 
-def _index(geometry: Geometry, kind: LayerKind, batch: Batch) -> Cost:
-    """Score every visible position, or those of the candidate blocks; logits are bf16, written and read again (6.5)."""
+def index_costs(geometry: Geometry, kind: LayerKind, batch: Batch) -> tuple[Cost, Cost]:
+    """Return the work of scoring every visible position, or those of candidate blocks, and of choosing the top-k (6.5).
+
+    Logits are bf16: written by the first, read by the second.
+    """
     most = geometry.candidate_blocks * geometry.candidate_block if kind.candidates == "consume" else batch.context
     pairs = visible_keys(batch, kind.ratio, most)
     query_bytes = batch.live * geometry.index_heads * INDEX_DIM * BF16_BYTES
     key_bytes = compressed_rows(batch, kind.ratio) * INDEX_K.row_bytes
-    topk_bytes = batch.live * geometry.index_topk * 4
-    read = query_bytes + key_bytes + pairs * BF16_BYTES
-    return Cost(2 * geometry.index_heads * INDEX_DIM * pairs, read, pairs * BF16_BYTES + topk_bytes)
+    logit_bytes, flops = pairs * BF16_BYTES, 2 * geometry.index_heads * INDEX_DIM * pairs
+    logits = Cost(flops, query_bytes + key_bytes, logit_bytes)
+    return logits, Cost(0, logit_bytes, batch.live * geometry.index_topk * 4)
 
 
 def _total(costs: Iterator[Cost]) -> Cost:

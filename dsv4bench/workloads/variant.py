@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from dsv4bench.errors import UsageError, nearest
 from dsv4bench.kernels.layout import UNIFORM_FP8, V4, V41, V41_FP4, V41_FP4_NEW, V41_NEW, KVLayout
@@ -92,3 +93,17 @@ class Variant:
             "breaks": self.breaks if self.breakable else None,
             "break-outputs": self.break_outputs if self.breakable else None,
         }
+
+
+def variant_of(switches: Mapping[str, Any]) -> Variant:
+    """Return the variant whose `switches` these are, as a record holds them; what an older record lacks is default.
+
+    UsageError for a KV pair that this version does not know.
+    """
+    default = Variant()
+    form = {
+        name: switches.get(name.replace("_", "-")) or getattr(default, name) for name in ("breaks", "break_outputs")
+    }
+    names = ("reuse", "compressor", "graph", "graph_mode", "provider", "fault", "replay", "path")
+    plain = {name: switches.get(name.replace("_", "-"), getattr(default, name)) for name in names}
+    return Variant(kv=kv_pair(switches["kv"]), **plain, **form)

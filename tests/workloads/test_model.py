@@ -128,7 +128,7 @@ def test_matrices_are_those_that_are_made():
         tensors += [made.source.compress, made.source.index_k] if made.source else []
         tensors += [made.index.query, made.index.heads] if made.index else []
         shapes = [tuple(t.shape) for t in tensors] + [tuple(m.shape) for m in made.output_a] + [made.output_b.shape]
-        assert list(matrices(V41_FLASH_MINI, kind)) == shapes
+        assert [tuple(shape) for _, *shape in matrices(V41_FLASH_MINI, kind)] == shapes
 
 
 def test_writers_by_hand():
