@@ -11,7 +11,8 @@ from dsv4bench.dashboards.compressor_plot import compressor_figure
 from dsv4bench.dashboards.compressor_tables import timed_alone
 from dsv4bench.dashboards.kernel_plots import draw_kernels
 from dsv4bench.dashboards.mode_plot import mode_figure
-from dsv4bench.dashboards.plots import save_figure, sections, step_time_figure
+from dsv4bench.dashboards.panels import sections
+from dsv4bench.dashboards.plots import save_figure, step_time_figure
 from dsv4bench.results.compare import Pair, pairs
 from dsv4bench.results.frame import comparison_frame
 from dsv4bench.results.record import Record

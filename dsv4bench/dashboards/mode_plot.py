@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsv4bench.dashboards.cells import grouped, mode_text
+from dsv4bench.dashboards.panels import BEST_CASE
 from dsv4bench.dashboards.plots import (
-    BEST_CASE,
     FONT_POINTS,
     axis_of,
     batch_axis,

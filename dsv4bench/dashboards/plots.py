@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsv4bench.dashboards.cells import batch_text, heading, mode_words, provenance, settings
+from dsv4bench.dashboards.cells import batch_text, heading, provenance, settings
+from dsv4bench.dashboards.panels import mode_panels, sections
 from dsv4bench.dashboards.style import AFTER_COLOUR, BEFORE_COLOUR, MUTED_COLOUR, PREDICTED_COLOUR
 from dsv4bench.errors import UsageError
 from dsv4bench.results.compare import NOT_RESOLVABLE
@@ -23,25 +24,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BEST_CASE = ": best case, nobody ships it"
-# launch modes in the order of their panels, and what must be read with each
-MODES = {
-    "eager": "",
-    "graph": " (breakable)",
-    "full graph": BEST_CASE,
-    "tape": ", no CUDA graph",
-    "full tape": ", no CUDA graph",
-}
-# what the points of one figure have in common
-SECTION = (
-    *("label", "machine", "geometry", "kv", "provider", "replay", "path"),
-    *("prefix", "source", "ranks", "fault", "chunk", "seed"),
-)
 # the mark of before is a ring that stays visible around the mark of after
 SIDES = (
     ("before", {"color": BEFORE_COLOUR, "marker": "o", "markerfacecolor": "white", "markersize": 8}),
     ("after", {"color": AFTER_COLOUR, "marker": "s", "markersize": 4}),
 )
+REUSE = ("reuse off", "reuse on")
 AXIS_LABELS = {"requests": "requests in the batch", "rows": "rows in the batch"}
 PIXELS_PER_INCH = 150
 PANEL_INCHES = 4.2
@@ -52,49 +40,32 @@ ROOM = 1.04
 TITLE_CHARACTERS = 120
 
 
-def sections(frame: pd.DataFrame, *apart: str) -> list[tuple[str, pd.DataFrame]]:
-    """Split a comparison frame into parts that fit in one figure each, with what tells each from the others.
-
-    That is the end of a file's name, "-kv-v4-prefix-8192", or "" for one part alone. Columns named in `apart` tell
-    parts apart too. Parts keep the index of the frame.
-    """
-    if frame.empty:
-        return []
-    keys = [name for name in (*SECTION, *apart) if name in frame and frame[name].nunique(dropna=False) > 1]
-    place = [name for name in ("requests", "mode", "breaks", "break-outputs", "compressor") if name in frame]
-    if frame["requests"].nunique() > 1 and frame.duplicated([*keys, *place]).any():
-        keys.append("extend")
-    if not keys:
-        return [("", frame)]
-    parts = frame.groupby(keys, sort=False, dropna=False)
-    return [("".join(map(_words, keys, values)), part) for values, part in parts]
-
-
-def step_time_figure(frame: pd.DataFrame) -> Figure:
+def step_time_figure(frame: pd.DataFrame, title: str = "") -> Figure:
     """Draw step time against batch, before and after, with intervals; below it their difference and the predicted one.
 
-    `frame` is one section of a comparison frame (ValueError for several). Each launch mode has a column of panels, with
-    each compressor where there are two. A cell without a time is a cross on the axis, with its status.
+    `frame` is one section of a comparison frame or a verdict frame (ValueError for several). Each launch mode has a
+    column of panels, with each compressor where there are two. A cell without a time is a cross on the axis, with its
+    status. `title` takes the place of the settings of reuse off and on.
     """
     from matplotlib.figure import Figure
 
     if len(sections(frame)) != 1:
         raise ValueError("the frame holds no cells, or cells of several settings: draw its sections one by one")
-    parts, across = _panels(frame), axis_of(frame.to_dict("records"))
+    parts, across = mode_panels(frame), axis_of(frame.to_dict("records"))
     highest = [value for side in ("before", "after") for value in frame[f"{side}_high_ns"].dropna()]
     scale, unit = time_unit(highest)
     with styled():
         figure = Figure(figsize=(max(2, len(parts)) * PANEL_INCHES, HEIGHT_INCHES), layout="constrained")
         panels = figure.subplots(2, len(parts), sharex=True, sharey="row", squeeze=False, height_ratios=(3, 2))
-        for column, (title, part) in enumerate(parts):
+        for column, (name, part) in enumerate(parts):
             _draw_times(panels[0][column], part.sort_values(across), across, scale)
             _draw_differences(panels[1][column], part.sort_values(across), across)
-            panels[0][column].set_title(title, fontsize=FONT_POINTS)
+            panels[0][column].set_title(name, fontsize=FONT_POINTS)
             batch_axis(panels[1][column], {place: str(place) for place in sorted(frame[across])}, AXIS_LABELS[across])
         from_zero(panels[0][0], in_unit(max(highest, default=0), scale))
         panels[0][0].set_ylabel(f"step time, {unit} (median, interval)")
         panels[1][0].set_ylabel("difference, us")
-        figure.suptitle(_title(frame), fontsize=FONT_POINTS + 1)
+        figure.suptitle(title or _title(frame), fontsize=FONT_POINTS + 1)
     return figure
 
 
@@ -201,27 +172,16 @@ def titled(what: str, records: Sequence[Record], *without: str) -> str:
     return "\n".join(fill(line, TITLE_CHARACTERS) for line in lines)
 
 
-def _panels(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Return the cells of each launch mode and compressor with their title, in the order of `MODES`.
-
-    A title says the form of breaks where a mode has several, and the compressor where there are two.
-    """
-    rows = frame.to_dict("records")
-    launches = [mode_words(row["mode"], row.get("breaks"), row.get("break-outputs")) for row in rows]
-    forms = {(row["mode"], launch) for row, launch in zip(rows, launches, strict=True)}
-    several = len({row["compressor"] for row in rows}) > 1
-    titles = []
-    for row, launch in zip(rows, launches, strict=True):
-        mode = row["mode"]
-        name = launch if sum(mode == one for one, _ in forms) > 1 else mode
-        titles.append(name + MODES[mode] + (f", compressor {row['compressor']}" if several else ""))
-    places = {title: [*MODES].index(row["mode"]) for title, row in zip(titles, rows, strict=True)}
-    return [(title, frame[[title == one for one in titles]]) for title in sorted(places, key=lambda one: places[one])]
+def side_names(frame: pd.DataFrame) -> tuple[str, str]:
+    """Return what the sides of a frame are: those of a verdict frame, or reuse off and on."""
+    if "before_side" not in frame:
+        return REUSE
+    return str(frame["before_side"].iloc[0]), str(frame["after_side"].iloc[0])
 
 
 def _draw_times(axes: Axes, part: pd.DataFrame, across: str, scale: int) -> None:
-    for side, style in SIDES:
-        label = f"{side}: reuse {'off' if side == 'before' else 'on'}"
+    for (side, style), name in zip(SIDES, side_names(part), strict=True):
+        label = f"{side}: {name}"
         _draw(axes, part.dropna(subset=[f"{side}_ns"]), across, side, scale, label=label, linewidth=1.2, **style)
     lost = part[part["before_ns"].isna() & part["after_ns"].isna()]
     draw_lost(axes, list(lost[across]), [*lost["before_status"].dropna(), *lost["after_status"].dropna()])
@@ -263,12 +223,3 @@ def _title(frame: pd.DataFrame) -> str:
     day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     engines = ", ".join(frame["engine"].unique())
     return f"{what}\n{first['label']}, {engines}, {first['machine']}, provider {first['provider']}, {day}"
-
-
-def _words(name: str, value: object) -> str:
-    """Return a setting as the end of a file's name, e.g. "-prefix-8192"; nothing for a value that is not there."""
-    if value is None or value != value:  # NaN
-        return ""
-    # a column of whole numbers with a gap in it holds floats
-    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-    return "-" + "".join(sign if sign.isalnum() else "-" for sign in f"{name}-{text}").strip("-").lower()

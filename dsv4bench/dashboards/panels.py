@@ -1,0 +1,103 @@
+"""Which cells share a figure, and which of them a panel: frames and pairs in parts, and what tells each from others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dsv4bench.dashboards.cells import grouped, mode_text, mode_words
+from dsv4bench.dashboards.style import arrow
+from dsv4bench.results.compare import Pair
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BEST_CASE = ": best case, nobody ships it"
+# launch modes in the order of their panels, and what must be read with each
+MODES = {
+    "eager": "",
+    "graph": " (breakable)",
+    "full graph": BEST_CASE,
+    "tape": ", no CUDA graph",
+    "full tape": ", no CUDA graph",
+}
+MACHINE = ("label", "machine", "commit", "diff", "src")
+# what the points of one figure have in common
+SECTION = (
+    *MACHINE,
+    *("geometry", "kv", "provider", "replay", "path"),
+    *("prefix", "source", "ranks", "fault", "chunk", "seed"),
+)
+COMMIT_CHARACTERS = 12
+
+
+def sections(frame: pd.DataFrame, *apart: str, together: Sequence[str] = ()) -> list[tuple[str, pd.DataFrame]]:
+    """Split a comparison frame into parts that fit in one figure each, with what tells each from the others.
+
+    That is the end of a file's name, "-kv-v4-prefix-8192", or "" for one part alone. Columns named in `apart` tell
+    parts apart too, those in `together` do not. Parts keep the index of the frame.
+    """
+    if frame.empty:
+        return []
+    named = [name for name in (*SECTION, *apart) if name not in together]
+    keys = [name for name in named if name in frame and frame[name].nunique(dropna=False) > 1]
+    place = [name for name in ("requests", "mode", "breaks", "break-outputs", "compressor") if name in frame]
+    if frame["requests"].nunique() > 1 and frame.duplicated([*keys, *place, *together]).any():
+        keys.append("extend")
+    if not keys:
+        return [("", frame)]
+    parts = frame.groupby(keys, sort=False, dropna=False)
+    return [("".join(map(_words, keys, values)), part) for values, part in parts]
+
+
+def mode_panels(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return the cells of each launch mode and compressor with their title, in the order of `MODES`.
+
+    A title says the form of breaks where a mode has several, and the compressor where there are two.
+    """
+    rows = frame.to_dict("records")
+    launches = [mode_words(row["mode"], row.get("breaks"), row.get("break-outputs")) for row in rows]
+    forms = {(row["mode"], launch) for row, launch in zip(rows, launches, strict=True)}
+    several = len({row["compressor"] for row in rows}) > 1
+    titles = []
+    for row, launch in zip(rows, launches, strict=True):
+        mode = row["mode"]
+        name = launch if sum(mode == one for one, _ in forms) > 1 else mode
+        titles.append(name + MODES.get(mode, "") + (f", compressor {row['compressor']}" if several else ""))
+    places = {title: _place(row["mode"]) for title, row in zip(titles, rows, strict=True)}
+    return [(title, frame[[title == one for one in titles]]) for title in sorted(places, key=lambda one: places[one])]
+
+
+def launch_panels(pairs: Sequence[Pair]) -> list[tuple[str, list[Pair]]]:
+    """Return the pairs of each launch mode (and compressor, where cells have several) with their title, eager first."""
+    several = len({pair.any.variant.get("compressor") for pair in pairs}) > 1
+
+    def title(pair: Pair) -> str:
+        mode = arrow(*(mode_text(pair.records[end]) for end in (0, -1)))
+        return f"{mode}, compressor {pair.any.variant.get('compressor')}" if several else mode
+
+    parts = [(title(same[0]), same) for same in grouped(pairs, title)]
+    return sorted(parts, key=lambda part: _place(part[1][0].any.mode))
+
+
+def largest(pairs: Sequence[Pair]) -> Pair:
+    """Return the pair with the most rows; the first of several."""
+    return max(pairs, key=lambda pair: int(pair.any.batch.get("rows") or 0))
+
+
+def _place(mode: str) -> int:
+    return [*MODES, mode].index(mode)
+
+
+def _words(name: str, value: object) -> str:
+    """Return a setting as the end of a file's name, e.g. "-prefix-8192"; nothing for a value that is not there."""
+    if value is None or value != value:  # NaN
+        return ""
+    # a column of whole numbers with a gap in it holds floats
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return file_words(f"-{name}-{text[:COMMIT_CHARACTERS] if name == 'commit' else text}")
+
+
+def file_words(text: str) -> str:
+    """Return a text as a part of a file's name: small letters and digits, and "-" for any other sign."""
+    return "".join(sign if sign.isalnum() else "-" for sign in text).rstrip("-").lower()
