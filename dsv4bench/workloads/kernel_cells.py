@@ -104,19 +104,28 @@ def kernel_cells(typed: KernelArguments, elsewhere: bool = False) -> tuple[Kerne
     wanted = provider_words(typed.provider, names)
     seed, samples = whole("--seed", typed.seed, least=0), _samples(typed)
     quick = typed.quick or (device == "cpu" and typed.samples is None)
+    where = "cuda" if elsewhere else device
+    all_shapes = [(name, *found) for name in names for found in shapes(kernel(name), rows, layouts, where)]
+    _expect_cases(typed.case, tuple(dict.fromkeys(case for _, case, _, _ in all_shapes)))
     groups = [
         tuple(
             KernelCell(name, case, count, shape, provider, device, seed, samples, quick)
             for provider in chosen(kernel(name), wanted, device)
         )
-        for name in names
-        for case, count, shape in shapes(kernel(name), rows, layouts, "cuda" if elsewhere else device)
+        for name, case, count, shape in all_shapes
         if not typed.case or case in typed.case
     ]
     found = tuple(group for group in groups if group)
     if not found:
         raise UsageError(f"no shape of {', '.join(names)} is left by --kv, --case and --provider; see `dsv4bench list`")
     return found
+
+
+def _expect_cases(words: Sequence[str], known: Sequence[str]) -> None:
+    for word in words:
+        if word not in known:
+            cases = ", ".join(filter(None, known)) or "none"
+            raise UsageError(f"--case {word}: not known{nearest(word, tuple(known))}; known: {cases}")
 
 
 def provider_words(texts: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:

@@ -28,7 +28,11 @@ def test_names_are_short_long_repeated_or_all():
         (["dequant", "store"], {"provider": ["my.py:f"]}, "--provider my.py:f: a function of a file is one kernel's"),
         (["dequant"], {"provider": ["missing.py:f"]}, "--provider missing.py: no such file"),
         (["dequant"], {"rows": ["0"]}, "--rows 0: expected at least 1"),
-        (["dequant"], {"case": ["width 1"]}, "no shape of dequant is left"),
+        (
+            ["attention", "dequant"],
+            {"case": ["width 680"], "kv": ["fp4"]},
+            r"--case width 680: not known \(did you mean 'width 640'\?\); known: width 640, width 128, fp4$",
+        ),
         (["compress_pool"], {"provider": ["sglang"]}, "no shape of compress_pool is left"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
