@@ -98,7 +98,7 @@ def _reuse_table(same: Sequence[Pair]) -> Table:
     records = records_of(same)
     both = both_ran(same)
     notes = [settings(same[0].any), _confidence_note(records, both)]
-    notes += _prediction_notes(records) if both else []
+    notes += prediction_notes(records) if both else []
     notes += notes_of(records)
     title = heading(f"Step time, {sides_title(same)}", same[0].any)
     return time_table(title, ("before", "after"), [compare(pair) for pair in same], [*notes, *provenance(records)])
@@ -146,7 +146,8 @@ def _confidence_note(records: Sequence[Record], both: bool) -> str:
     )
 
 
-def _prediction_notes(records: Sequence[Record]) -> list[str]:
+def prediction_notes(records: Sequence[Record]) -> list[str]:
+    """Return what a predicted difference is, how it was made and at which rates; nothing where none was."""
     guesses = [record.predicted for record in records if record.predicted]
     rates = [rate for guess in guesses if (rate := guess.get("dequant_bytes_per_s"))]
     how = list(dict.fromkeys(guess["how"] for guess in guesses if guess.get("how")))
