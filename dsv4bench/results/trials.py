@@ -5,7 +5,8 @@ A record of `dsv4bench ab` says in its field `ab` which side of which trial it i
   side        "a" or "b"; `sides` says what both are, e.g. {"a": "reuse=off", "b": "reuse=on"}
   pair        the number of its pair where every pair is two fresh processes; null where both sides ran in one process
   place       0 or 1: which of its pair ran first (fresh processes)
-  block       samples of one side in a pair (one process: sample i of a and of b were taken next to each other)
+  block       samples of one side in a pair (one process: sample i of a and of b were taken next to each other); more
+              than about 64 such pairs are merged with their neighbours
   aa          whether both sides are the same build and the same switches: the noise floor
   min_effect  {"relative": 0.005} or {"absolute_ns": 50000}: the least difference that a verdict may name
   sm_mhz      the SM clock around each pair of this side, or null where NVML does not tell
@@ -14,14 +15,17 @@ A record of `dsv4bench ab` says in its field `ab` which side of which trial it i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from dsv4bench.results.record import Record
 
 SIDES = ("a", "b")
 ONE_PROCESS, FRESH = "one process", "fresh processes"
+ABOUT_PAIRS = 64  # what a verdict from one process rests on: more pairs of fewer samples would tell no more
 # switches that an eager step, or a whole graph, does not have
 ONE_SIDE_ONLY = {"graph": ("graph-mode", "breaks", "break-outputs"), "graph-mode": ("breaks", "break-outputs")}
 
@@ -64,20 +68,32 @@ class Trial:
         named = (self.any.ab or {})["sides"]
         return named["a"], named["b"]
 
+    @property
+    def switched(self) -> set[str]:
+        """The names of what the sides set, e.g. {"reuse"}."""
+        return _switched(self.any.ab or {})
+
 
 def trials(records: Iterable[Record]) -> list[Trial]:
-    """Return the trials of all records that have a side, in the order of their first records."""
+    """Return the trials of all records that have a side, in the order of their first records; nothing modelled."""
     found: dict[str, dict[str, list[Record]]] = {}
     for record in records:
-        if record.ab is not None:
+        if record.ab is not None and record.label != "modelled":
             found.setdefault(_cell(record), {side: [] for side in SIDES})[record.ab["side"]].append(record)
     return [_trial(sides["a"], sides["b"]) for sides in found.values()]
+
+
+def merged(pairs: Sequence[PairOfSamples]) -> list[PairOfSamples]:
+    """Return about 64 pairs, each made of neighbours that follow one another, or all where there are no more."""
+    count = len(pairs) // max(1, round(len(pairs) / ABOUT_PAIRS))
+    borders = [len(pairs) * place // count for place in range(count + 1)] if count else []
+    return [_merge(pairs[start:end]) for start, end in pairwise(borders)]
 
 
 def _cell(record: Record) -> str:
     """Return what the records of one trial share: all that neither side names."""
     ab: dict[str, Any] = record.ab or {}
-    named = {setting.split("=")[0] for side in ab["sides"].values() for setting in side.split(",") if setting}
+    named = _switched(ab)
     switches = {name: value for name, value in record.variant.items() if name not in named}
     for name in named & set(ONE_SIDE_ONLY):
         switches = {switch: value for switch, value in switches.items() if switch not in ONE_SIDE_ONLY[name]}
@@ -85,6 +101,10 @@ def _cell(record: Record) -> str:
     engine = "" if "graph" in named else record.engine  # on a CPU eager steps and tapes are two engines
     what = [ab["session"], ab["aa"], record.geometry, record.ranks, record.label, engine, record.machine]
     return json.dumps([*what, batch, switches], sort_keys=True)
+
+
+def _switched(ab: dict[str, Any]) -> set[str]:
+    return {setting.split("=")[0] for side in ab["sides"].values() for setting in side.split(",") if setting}
 
 
 def _trial(first: list[Record], second: list[Record]) -> Trial:
@@ -111,10 +131,12 @@ def _split(first: Record | None, second: Record | None, block: int) -> list[Pair
     clocks = [(record.ab or {}).get("sm_mhz") or [] for record in (first, second)]
     count = min(len(a), len(b)) // block
     places = [slice(i * block, (i + 1) * block) for i in range(count)]
-    return [
-        PairOfSamples(tuple(a[at]), tuple(b[at]), *(mhz[i] if i < len(mhz) else None for mhz in clocks))
-        for i, at in enumerate(places)
-    ]
+    return merged(
+        [
+            PairOfSamples(tuple(a[at]), tuple(b[at]), *(mhz[i] if i < len(mhz) else None for mhz in clocks))
+            for i, at in enumerate(places)
+        ]
+    )
 
 
 def _matched(first: list[Record], second: list[Record]) -> list[PairOfSamples]:
@@ -130,5 +152,19 @@ def _matched(first: list[Record], second: list[Record]) -> list[PairOfSamples]:
 
 
 def _clock(record: Record) -> float | None:
-    known = [mhz for mhz in (record.ab or {}).get("sm_mhz") or [] if mhz]
-    return float(sorted(known)[len(known) // 2]) if known else None
+    return _middle((record.ab or {}).get("sm_mhz") or [])
+
+
+def _merge(pairs: Sequence[PairOfSamples]) -> PairOfSamples:
+    return PairOfSamples(
+        tuple(sample for pair in pairs for sample in pair.a_ns),
+        tuple(sample for pair in pairs for sample in pair.b_ns),
+        _middle([pair.a_mhz for pair in pairs]),
+        _middle([pair.b_mhz for pair in pairs]),
+    )
+
+
+def _middle(clocks: Sequence[float | None]) -> float | None:
+    """Return the median of the clocks that are known."""
+    known = [mhz for mhz in clocks if mhz]
+    return float(median(known)) if known else None

@@ -1,14 +1,41 @@
-"""Verdicts: whether B is faster than A by more than what matters, from pairs that were measured next to each other."""
+"""Verdicts: whether B is faster than A by more than what matters, from pairs that were measured next to each other.
+
+docs/ab.md, "How a verdict is reached", says the same in words.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from dsv4bench.results.stats import Interval
+import numpy as np
+
+from dsv4bench.errors import UsageError, nearest
+from dsv4bench.results.compare import NOT_RESOLVABLE, predicted_difference_ns
+from dsv4bench.results.cycles import clock_objection
+from dsv4bench.results.stats import CONFIDENCE, Interval, median_interval
 from dsv4bench.results.trials import Trial
+from dsv4bench.results.verdict_stats import (
+    FEWEST_PAIRS,
+    holm,
+    least_p,
+    medians_ns,
+    pair_interval,
+    pairs_needed,
+    signed_rank_p,
+)
+from dsv4bench.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_count, format_ns, format_percent
 
 Word = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
+
+ALPHA = 0.05
+UNEXPLAINED, CLOCK, IMPLAUSIBLE = "unexplained", "clock", "implausible"
+GRAPH_MIN_EFFECT, EAGER_MIN_EFFECT = 0.005, 0.01
+TIMES = {"ns": 1, "us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
+NARROW_SHARE = 0.5  # of the least effect: so wide an interval finds twice that effect in 97 of 100 trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +44,15 @@ class MinEffect:
 
     relative: float | None = None
     absolute_ns: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The least difference as a reader writes it: "0.5 %" or "50 us"."""
+        return format_ns(self.absolute_ns, 2) if self.absolute_ns else f"{(self.relative or 0.0) * 100:.3g} %"
+
+    def of_ns(self, time_ns: float) -> float:
+        """Return the least difference in nanoseconds where A takes `time_ns`."""
+        return self.absolute_ns if self.absolute_ns is not None else (self.relative or 0.0) * time_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +78,177 @@ class Verdict:
     p_holm: float | None = None
     min_effect: MinEffect = MinEffect()
     marks: tuple[str, ...] = ()
+
+    @property
+    def resolvable_ns(self) -> float | None:
+        """The least true difference that these pairs would have named: what may be named, and the interval's width."""
+        if self.a_ns is None or self.difference_ns is None:
+            return None
+        return self.min_effect.of_ns(self.a_ns.value) + self.difference_ns.half_width
+
+    @property
+    def narrow_enough(self) -> bool:
+        """Whether the interval is so narrow that more pairs would hardly help, wherever it lies."""
+        if self.ratio is None or self.difference_ns is None or self.ratio.confidence < CONFIDENCE:
+            return False
+        return _width(self) <= NARROW_SHARE
+
+
+def judge(trials: Iterable[Trial], alpha: float = ALPHA) -> list[Verdict]:
+    """Return a verdict for each trial, corrected over the cells of its session; A/A trials are corrected by themselves.
+
+    The least effect is that of the records. FASTER and SLOWER need three things: the interval lies wholly beyond the
+    least effect, the corrected p is below `alpha`, and the SM clock, where it is known, did not make the difference.
+    """
+    seen = [_seen(trial) for trial in trials]
+    families: dict[tuple[object, bool], list[int]] = {}
+    for place, one in enumerate(seen):
+        if one.p is not None:
+            families.setdefault(((one.trial.any.ab or {}).get("session"), one.trial.aa), []).append(place)
+    for places in families.values():
+        for place, p in zip(places, holm([seen[place].p or 0.0 for place in places]), strict=True):
+            seen[place] = _marked(_decided(replace(seen[place], p_holm=p), len(places), alpha))
+    return seen
+
+
+def default_min_effect(graph: bool) -> MinEffect:
+    """Return the least effect where the user gives none: 0.5 % in a graph, 1 % eager."""
+    return MinEffect(relative=GRAPH_MIN_EFFECT if graph else EAGER_MIN_EFFECT)
+
+
+def parse_min_effect(text: str) -> MinEffect:
+    """Return the least effect that "0.5%" or "50us" says; UsageError with the nearest right form."""
+    number, unit = re.fullmatch(r"\s*([0-9.+-]*)\s*(.*?)\s*", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    known = ("%", *TIMES)
+    try:
+        value = float(number)
+    except ValueError:
+        raise UsageError(f"--min-effect {text}: expected a share or a time, e.g. 0.5% or 50us") from None
+    if unit not in known:
+        hint = nearest(unit, known) if unit else f" (did you mean '{number}%'?)"
+        raise UsageError(f"--min-effect {text}: expected a number and one of {', '.join(known)}, e.g. 0.5%{hint}")
+    if not 0 < value < (100 if unit == "%" else math.inf):
+        limits = "above 0% and below 100%" if unit == "%" else "a time above 0"
+        raise UsageError(f"--min-effect {text}: expected {limits}, e.g. 0.5% or 50us")
+    return MinEffect(relative=value / 100) if unit == "%" else MinEffect(absolute_ns=value * TIMES[unit])
+
+
+def _seen(trial: Trial) -> Verdict:
+    """Return all numbers of a trial without a word."""
+    effect = MinEffect(**(trial.any.ab or {})["min_effect"])
+    if not trial.pairs:
+        return Verdict(trial, None, _why_none(trial), 0, min_effect=effect)
+    a, b = medians_ns(trial.pairs)
+    logs = np.log(b / a)
+    ratio = pair_interval(logs)
+    return Verdict(
+        trial,
+        None,
+        "",
+        len(trial.pairs),
+        a_ns=median_interval([sample for pair in trial.pairs for sample in pair.a_ns]),
+        b_ns=median_interval([sample for pair in trial.pairs for sample in pair.b_ns]),
+        ratio=Interval(math.exp(ratio.value), math.exp(ratio.low), math.exp(ratio.high), ratio.confidence),
+        difference_ns=pair_interval(b - a),
+        predicted_ns=predicted_difference_ns(trial.a, trial.b) if trial.switched == {"reuse"} else None,
+        p=signed_rank_p(logs),
+        min_effect=effect,
+    )
+
+
+def _why_none(trial: Trial) -> str:
+    """Return why a trial has no pairs, naming the status of each side that has no time."""
+    sides = {"a": trial.a, "b": trial.b}
+    why = {side: f"{one.status}: {one.reason}" if one else "not run" for side, one in sides.items()}
+    lost = {side: why[side] for side, one in sides.items() if one is None or one.status != "ok"}
+    if len(lost) == 2 and lost["a"] == lost["b"]:
+        return f"both sides: {lost['a']}"
+    return "; ".join(f"{side}: {text}" for side, text in lost.items()) or "no pair has a time of both sides"
+
+
+def _decided(one: Verdict, cells: int, alpha: float) -> Verdict:
+    """Return the verdict with its word and what decided, of a session that measured so many cells."""
+    assert one.p is not None
+    assert one.p_holm is not None
+    effect, change = one.min_effect.text, _change(one)
+    if one.pairs < FEWEST_PAIRS:
+        few = format_count(one.pairs, "pair")
+        return _inconclusive(one, f"{few} cannot tell; {pairs_needed(cells, alpha)} would do for {_cells(cells)}")
+    interval, least, most = _measure(one)
+    if least <= interval.low and interval.high <= most:
+        return replace(one, word="SAME", reason=f"the change, {change}, is within the least effect of {effect}")
+    if least <= interval.high and interval.low <= most:
+        return _inconclusive(one, _too_wide(one))
+    corrected = f"p {one.p_holm:.2g}, corrected for {_cells(cells)}"
+    if one.p_holm >= alpha:
+        more = f"; {pairs_needed(cells, alpha)} pairs would do" if one.p <= least_p(one.pairs) else ""
+        return _inconclusive(one, f"{corrected}, is not below {alpha:g}{more}")
+    word: Word = "FASTER" if interval.high < least else "SLOWER"
+    objection = clock_objection(one.trial.pairs, faster=word == "FASTER")
+    if objection is not None:
+        return replace(_inconclusive(one, f"the clock may have made it: {objection}"), marks=(CLOCK,))
+    return replace(one, word=word, reason=f"the change, {change}, is beyond the least effect of {effect}; {corrected}")
+
+
+def _cells(count: int) -> str:
+    return format_count(count, "cell")
+
+
+def _inconclusive(one: Verdict, reason: str) -> Verdict:
+    return replace(one, word="INCONCLUSIVE", reason=reason)
+
+
+def _too_wide(one: Verdict) -> str:
+    """Return why an interval that reaches over a bound decides nothing, and how many pairs would do."""
+    effect, change = one.min_effect.text, _change(one)
+    if one.narrow_enough:
+        return f"the change, {change}, is too near the least effect of {effect} to tell on which side it lies"
+    pairs = math.ceil(one.pairs * (_width(one) / NARROW_SHARE) ** 2)
+    return f"the change, {change}, is known too little for a least effect of {effect}; about {pairs} pairs would do"
+
+
+def _measure(one: Verdict) -> tuple[Interval, float, float]:
+    """Return the interval that the least effect is about, and the bounds between which nothing may be named.
+
+    The bounds of a ratio are each other's inverse, so that swapping the sides mirrors the verdict.
+    """
+    assert one.ratio is not None
+    assert one.difference_ns is not None
+    if one.min_effect.absolute_ns is not None:
+        return one.difference_ns, -one.min_effect.absolute_ns, one.min_effect.absolute_ns
+    most = 1 + (one.min_effect.relative or 0.0)
+    return one.ratio, 1 / most, most
+
+
+def _width(one: Verdict) -> float:
+    """Return the half width of the interval as a share of the least effect."""
+    interval, _, most = _measure(one)
+    return interval.half_width / max(most - (0 if one.min_effect.absolute_ns else 1), 1e-12)
+
+
+def _change(one: Verdict) -> str:
+    """Return the change with its interval, in what the least effect is given in."""
+    interval = _measure(one)[0]
+    values = (interval.value, interval.low, interval.high)
+    if one.min_effect.absolute_ns is not None:
+        value, low, high = (format_ns(ns) for ns in values)
+    else:
+        value, low, high = (format_percent(ratio - 1, signed=True) for ratio in values)
+    return f"{value} [{low}, {high}]"
+
+
+def _marked(one: Verdict) -> Verdict:
+    """Return the verdict with the marks that its prediction earns."""
+    predicted_ns, difference = one.predicted_ns, one.difference_ns
+    if predicted_ns is None or difference is None or one.a_ns is None or one.b_ns is None:
+        return one
+    named, allowed = one.word in ("FASTER", "SLOWER"), one.min_effect.of_ns(one.a_ns.value)
+    apart = max(difference.low - predicted_ns, predicted_ns - difference.high)
+    without_reuse = one.a_ns if predicted_ns < 0 else one.b_ns
+    earned = {
+        NOT_RESOLVABLE: not named and abs(predicted_ns) < (one.resolvable_ns or 0.0),
+        UNEXPLAINED: one.word != "INCONCLUSIVE" and apart > allowed,
+        CLOCK: CLOCK in one.marks,
+        IMPLAUSIBLE: abs(predicted_ns) > without_reuse.high,  # the step took less than a part of its work does alone
+    }
+    return replace(one, marks=tuple(mark for mark, found in earned.items() if found))
