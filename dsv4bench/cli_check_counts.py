@@ -1,4 +1,4 @@
-"""`dsv4bench check counts`: what a step launches against a file of expectations, in records or in a run made here."""
+"""`dsv4bench check counts`: what a step launches against expectations, in records, in a trace or in a run made here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Expect = Annotated[
     str, typer.Option("--expect", metavar="FILE", help="Expectations: a TOML file, or a shipped one by its name.")
 ]
 Path_ = Annotated[
-    Path | None, typer.Argument(metavar="[PATH]", help="A results directory or a .jsonl file. [a run made here]")
+    Path | None,
+    typer.Argument(metavar="[PATH]", help="Results (a directory, a .jsonl file) or a trace. [a run made here]"),
 ]
 Words = list[str] | None
 Batch = Annotated[Words, typer.Option("--batch", metavar="AXIS", help="Requests, e.g. 1,8. [1]")]
@@ -37,6 +38,21 @@ Provider = Annotated[Words, typer.Option("--provider", metavar="NAME", help="Who
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Keep the records of the run there. [nowhere]")]
 AllowUncounted = Annotated[
     bool, typer.Option("--allow-uncounted", help="Let a class pass that was not counted here, e.g. kernels on a CPU.")
+]
+Map = Annotated[
+    Path | None,
+    typer.Option("--map", metavar="FILE", help="Of a trace: TOML with patterns of your ranges and kernels."),
+]
+Infer = Annotated[
+    str, typer.Option("--infer", metavar="NAME|off", help="Of a trace: find layers from kernels where no range does.")
+]
+Ledger = Annotated[
+    Path | None,
+    typer.Option("--ledger", metavar="RECORDS", help="Of a trace: records of its run, with the nodes of its graphs."),
+]
+Steps = Annotated[str, typer.Option("--steps", metavar="A-B", help="Of a trace: only these steps, e.g. 3-5.")]
+AllowUnattributed = Annotated[
+    bool, typer.Option("--allow-unattributed", help="Of a trace: exit with 0 where operations have no place.")
 ]
 
 
@@ -63,17 +79,24 @@ def counts(
     fault: Annotated[str | None, typer.Option("--fault", metavar="FAULT", help="Plant a fault in the run.")] = None,
     out: Out = None,
     allow_uncounted: AllowUncounted = False,
+    patterns: Map = None,
+    infer: Infer = "v41-flash",
+    ledger: Ledger = None,
+    steps: Steps = "",
+    allow_unattributed: AllowUnattributed = False,
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="Output: table, md or json.")] = "table",
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Check what a step launches against expectations, in records or in a prefill run made here.
+    """Check what a step launches against expectations, in records, in a trace or in a prefill run made here.
 
-    Without PATH the cells run here once, checked as prefill checks them; with it, options choose among its records.
+    Without PATH the cells run here once, checked as prefill checks them. Options choose among the records of PATH; of
+    a trace each whole step is checked.
     """
-    from dsv4bench.cli_expect import Request, run_check
+    from dsv4bench.cli_expect import Request, TraceOptions, run_check
 
     typed = {name: value for name, value in context.params.items() if value not in (None, [], ())}
     typed["path"] = typed.pop("attention_path", None)
-    request = Request(expect, path, typed, out, allow_uncounted, "json" if as_json else form, quiet)
+    trace = TraceOptions(patterns, infer, ledger, steps, allow_unattributed)
+    request = Request(expect, path, typed, out, allow_uncounted, "json" if as_json else form, quiet, trace)
     raise typer.Exit(run_check(request))

@@ -1,4 +1,7 @@
-"""What `dsv4bench check counts` does after parsing: read or run the cells, hold expectations against them, print."""
+"""What `dsv4bench check counts` does after parsing: read or run the cells, hold expectations against them, print.
+
+Traces are read by `cli_expect_trace.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import json
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +17,34 @@ from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK
 from dsv4bench.dashboards import expectation_table
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import UsageError, nearest
-from dsv4bench.results.expectation_check import Outcome, check, chosen
+from dsv4bench.results.expectation_check import C, Outcome, check, chosen
 from dsv4bench.results.expectations import CELLS, read_expectations
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import open_store, read_records
 
 FORMATS = ("table", "md", "json")
 TRACES = (".sqlite", ".nsys-rep", ".json", ".gz")
-RECORDS = "expected a results directory or a .jsonl file"
 # what a run made here needs and records already have
 RUN_ONLY = ("batch", "extend", "prefix", "provider", "geometry", "device", "seed", "fault", "out")
 
 Cells = Mapping[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """The options about a trace alone: a file of patterns, whose layers to infer, records, steps, and gaps allowed."""
+
+    map: Path | None = None
+    infer: str = "v41-flash"
+    ledger: Path | None = None
+    steps: str = ""
+    allow_unattributed: bool = False
+
+    @property
+    def given(self) -> list[str]:
+        """The names of the options that were typed."""
+        names = [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+        return [name.replace("_", "-") for name in names]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +58,21 @@ class Request:
     allow_uncounted: bool = False
     form: str = "table"
     quiet: bool = False
+    trace: TraceOptions = TraceOptions()
 
 
 def run_check(request: Request) -> int:
     """Run the command and return its exit code."""
     form = _form(request.form)
     expectations = read_expectations(request.expect)
-    cells = {**expectations.cells, **_typed_cells(request.typed)}
+    cells = {**expectations.cells, **typed_cells(request.typed)}
     asked = {name: value for name, value in request.typed.items() if name in RUN_ONLY}
+    if request.path is not None and is_trace(request.path):
+        from dsv4bench.cli_expect_trace import run_trace
+
+        return run_trace(request, request.path, expectations, form)
+    if request.trace.given:
+        raise UsageError(f"--{request.trace.given[0]}: is about a trace; expected the PATH of one")
     if request.path is None:
         try:
             found = _run(asked, cells, request.out, request.quiet)
@@ -60,7 +86,7 @@ def run_check(request: Request) -> int:
     return exit_code(outcome, request.allow_uncounted)
 
 
-def exit_code(outcome: Outcome, allow_uncounted: bool = False) -> int:
+def exit_code(outcome: Outcome[C], allow_uncounted: bool = False) -> int:
     """Return 1 if an expectation is broken or a cell failed, 4 if one found nothing to check, 3 for gaps in counts."""
     if outcome.broken(allow_uncounted) or outcome.failed:
         return FAILED
@@ -69,13 +95,23 @@ def exit_code(outcome: Outcome, allow_uncounted: bool = False) -> int:
     return INCOMPLETE if outcome.incomplete else OK
 
 
+def is_trace(path: Path) -> bool:
+    """Return whether a path is a trace or a folder of them; records win, beside which `prefill` lays its traces."""
+    records = any(path.rglob("*.jsonl")) if path.is_dir() else path.suffix == ".jsonl"
+    if records or not path.exists():
+        return False
+    from dsv4bench.profiling.traces import open_trace
+
+    return path.suffix in TRACES or open_trace.is_trace(path)
+
+
 def _form(form: str) -> str:
     if form not in FORMATS:
         raise UsageError(f"--format {form}: expected one of {', '.join(FORMATS)}{nearest(form, FORMATS)}")
     return form
 
 
-def _typed_cells(typed: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+def typed_cells(typed: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     """Return the switches that were typed, by their names, each with its values; of "both" there is none to ask for."""
     found: dict[str, tuple[Any, ...]] = {}
     for name in CELLS:
@@ -91,11 +127,9 @@ def _split(texts: list[str]) -> tuple[str, ...]:
 
 
 def _read(path: Path, cells: Cells, asked: Mapping[str, Any]) -> list[Record]:
-    """Return the cells of `path` that are to be checked; UsageError for a trace, and for options of a run."""
+    """Return the cells of `path` that are to be checked; UsageError for options of a run."""
     if asked:
         raise UsageError(f"--{next(iter(asked))}: {path} has its cells already; expected no PATH beside it")
-    if path.suffix in TRACES:
-        raise UsageError(f"{path}: a trace, which `dsv4bench trace review` reads; {RECORDS}")
     reading = read_records(path)
     for warning in reading.warnings:
         print(f"warning: {warning}", file=sys.stderr)
@@ -137,7 +171,7 @@ def _arguments(cells: Cells) -> dict[str, Any]:
     return found
 
 
-def _show(outcome: Outcome, allow_uncounted: bool, form: str) -> None:
+def _show(outcome: Outcome[Record], allow_uncounted: bool, form: str) -> None:
     if form == "json":
         print(json.dumps(expectation_table.expectations_plain(outcome, allow_uncounted), indent=1))
     else:

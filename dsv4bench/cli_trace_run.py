@@ -75,7 +75,7 @@ class Reading:
 def run_review(path: Path, reading: Reading, by: str, steps: str, form: str, allow: bool, plot: Path | None) -> int:
     """Print a review; return 3 if operations have no place on the axis that was asked for, 4 if there are none."""
     asked = _one_of("--by", by, REVIEW_AXES) if by else ""
-    only = _steps(steps)
+    only = steps_asked(steps)
     ranks = reading.placed(path)
     found = review(ranks, _axes(ranks, asked), examine(ranks), only)
     if plot is not None:
@@ -208,7 +208,7 @@ def _inferred(name: str) -> Geometry:
         raise UsageError(str(error).replace("--geometry", "--infer").replace("known: ", f"known: {OFF}, ")) from None
 
 
-def _steps(text: str) -> tuple[int, int] | None:
+def steps_asked(text: str) -> tuple[int, int] | None:
     """Return the first and last number of "3-5" or "4"; None for ""."""
     if not text:
         return None

@@ -60,10 +60,10 @@ def test_options_choose_among_the_records(run):
 
 def test_json_and_markdown(run):
     found = json.loads(run("--expect", "reuse_after", LEDGER, "--reuse", "off", "--json").out)
-    assert (found["verdict"], found["broken"]) == ("reuse_after: 3 of 5 expectations broken, in 1 of 1 cell", 9)
+    assert (found["verdict"], found["broken"]) == ("reuse_after: 2 of 4 expectations broken, in 1 of 1 cell", 5)
     assert run("--expect", "reuse_after", LEDGER, "--format", "md").out == (
-        "**reuse\\_after: all 5 expectations hold, in 2 cells**\n\n"
-        "- not checked: entry 6, about cpu-reference or tape; ran on gpu\n"
+        "**reuse\\_after: all 4 expectations hold, in 2 cells**\n\n"
+        "- not checked: entries 1, 2, 3, 4, about cpu-reference or tape; ran on gpu\n"
     )
 
 
@@ -98,8 +98,8 @@ def test_an_uncounted_class_fails_unless_it_is_allowed(run, tmp_path):
 BAD = {
     "--expect nowhere.toml sweep.jsonl": "--expect nowhere.toml: no such file, and none of that name is shipped",
     "--expect after.toml nowhere": "nowhere: no such file or directory",
-    "--expect after.toml trace.sqlite": "trace.sqlite: a trace, which `dsv4bench trace review` reads; expected",
-    "--expect after.toml trace.json": "trace.json: a trace, which `dsv4bench trace review` reads",
+    "--expect after.toml sweep.jsonl --map a.toml": "--map: is about a trace; expected the PATH of one",
+    "--expect after.toml --steps 3": "--steps: is about a trace; expected the PATH of one",
     "--expect after.toml sweep.jsonl --batch 8": "--batch: sweep.jsonl has its cells already; expected no PATH",
     "--expect after.toml sweep.jsonl --out new": "--out: sweep.jsonl has its cells already; expected no PATH",
     "--expect after.toml sweep.jsonl --reuse of": "sweep.jsonl: no cell with reuse of (did you mean 'off'?); here",
@@ -112,9 +112,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("typed", BAD)
-def test_bad_input_gets_one_line_and_exit_code_2(run, tmp_path, typed):
-    (tmp_path / "trace.sqlite").touch()
-    (tmp_path / "trace.json").touch()
+def test_bad_input_gets_one_line_and_exit_code_2(run, typed):
     found = run(*typed.split())
     assert (found.code, found.out) == (2, "")
     (only,) = found.err.splitlines()

@@ -206,17 +206,26 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
     assert len(read_expectations(str(tmp_path / "marked.toml")).entries) == 1
 
 
-def test_reuse_is_38_before_and_4_after():
+@pytest.mark.parametrize(("engine", "counted"), [("cpu-reference", "calls"), ("tape", "calls"), ("gpu", "kernels")])
+def test_reuse_is_38_before_and_4_after(engine, counted):
     def totals(name):
         entries = read_expectations(name).entries
         return {
-            one.ops: one.bounds["calls"].most
+            one.ops: one.bounds[counted].most
             for one in entries
-            if not one.by and not one.kv_sources and not one.engines
+            if engine in one.engines and not one.by and not one.kv_sources and counted in one.bounds
         }
 
     assert totals("reuse_before") == {(COMPRESSED,): 38, (SWA,): 40}
     assert totals("reuse_after") == {(COMPRESSED,): 4, (SWA,): 40}
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_file_asks_nothing_of_a_gpu_that_a_trace_does_not_hold(name):
+    on_gpu = [one for one in read_expectations(name).entries if "gpu" in one.engines]
+    assert on_gpu
+    assert all(one.engines for one in read_expectations(name).entries)
+    assert not {"calls", "aten_ops"} & {counted for one in on_gpu for counted in one.bounds}
 
 
 def test_every_switch_of_a_record_can_be_named():

@@ -50,7 +50,7 @@ _NAMES = (
 )
 KERNELS: tuple[tuple[str, re.Pattern[str]], ...] = (
     *((op, re.compile(rf"(?:^|::)(?:{names})$")) for op, names in _NAMES),
-    ("gemm", re.compile(r"gemm|nvjet|gemv|cutlass::device_kernel|xmma", re.IGNORECASE)),
+    ("gemm", re.compile(r"gemm|nvjet|gemv|cutlass::(?:device_kernel|Kernel2?$)|xmma", re.IGNORECASE)),
 )
 _FILL = "FillFunctor"
 OPS = (*dict.fromkeys(op for op, _ in KERNELS), "fill", "dequant_swa")

@@ -38,7 +38,7 @@ class Labels:
     """Where each operation belongs: arrays with an entry an operation, NO_ID where it is not known.
 
     `op` is an index into `ops`, `method` a code of `ranges_of.METHODS`. `step` is told by a map or inferred only.
-    `sourceless` says which lie in a layer that is known to read no compressed KV.
+    `sourceless` says which lie in a layer that is known to read no compressed KV, `own` which a range of ours places.
     `coverage` says how many have a layer, source or operation of ours (or, where none has one, a range).
     `notes` are sentences on what had to be assumed and why layers were not inferred.
     """
@@ -47,6 +47,7 @@ class Labels:
     ratio: Rows
     kv_source: Rows
     sourceless: Rows
+    own: Rows
     op: Rows
     step: Rows
     method: Rows
@@ -94,6 +95,7 @@ def label(
         ratio=told.ratio,
         kv_source=told.kv_source,
         sourceless=told.sourceless,
+        own=told.own,
         op=told.op,
         step=told.step,
         method=told.method,

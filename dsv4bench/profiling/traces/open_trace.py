@@ -36,6 +36,12 @@ def open_trace(path: Path) -> list[Trace]:
     return read_folder(path) if path.is_dir() else [read_any(path)]
 
 
+def is_trace(path: Path) -> bool:
+    """Return whether a file, or one of those in a folder, looks like a trace, whatever its name."""
+    files = [file for file in path.iterdir() if file.is_file()] if path.is_dir() else [path]
+    return any(_reader_of(file) is not None for file in files)
+
+
 def read_any(path: Path) -> Trace:
     """Return the trace of one file by the reader that knows its first bytes.
 

@@ -33,12 +33,7 @@ def review(
     `only` are the first and last number of the steps whose operations count in steps and groups; totals are always of
     the whole trace. UsageError if no step has such a number.
     """
-    rows = [placed.told for placed in ranks]
-    chosen = [[step for step in own if only is None or only[0] <= step.number <= only[1]] for own in rows]
-    if only is not None and not any(chosen):
-        have = sorted({step.number for own in rows for step in own})
-        span = f"{have[0]} to {have[-1]}" if have else "none at all"
-        raise UsageError(f"--steps {only[0]}-{only[1]}: no such step; this trace has {span}")
+    rows, chosen = [placed.told for placed in ranks], chosen_steps(ranks, only)
     by = {axis: merged([_groups(*pair, axis, only) for pair in zip(ranks, rows, strict=True)]) for axis in axes}
     return Review(
         head=head([placed.trace for placed in ranks]),
@@ -52,6 +47,17 @@ def review(
         notes=list(dict.fromkeys(note for placed in ranks for note in (*_disguised(placed), *placed.notes))),
         repeated=repeated(ranks),
     )
+
+
+def chosen_steps(ranks: Sequence[Placed], only: tuple[int, int] | None) -> list[list[StepRow]]:
+    """Return the steps of each trace with these first and last numbers, all for None; UsageError if there is none."""
+    rows = [placed.told for placed in ranks]
+    chosen = [[step for step in own if only is None or only[0] <= step.number <= only[1]] for own in rows]
+    if only is not None and not any(chosen):
+        have = sorted({step.number for own in rows for step in own})
+        span = f"{have[0]} to {have[-1]}" if have else "none at all"
+        raise UsageError(f"--steps {only[0]}-{only[1]}: no such step; this trace has {span}")
+    return chosen
 
 
 def _disguised(placed: Placed) -> list[str]:

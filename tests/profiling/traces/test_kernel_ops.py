@@ -25,6 +25,7 @@ from tests.profiling.traces.made_rows import Made
         ("void fused_k_norm_rope_flashmla_v41<__nv_bfloat16>(P)", "norm_rope_store"),
         ("void deep_gemm::sm90_fp8_mqa_logits<64>(P)", "index_logits"),
         ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT", "gemm"),
+        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_128x2_nn_align2>(P)", "gemm"),
         ("void cublasLt::splitKreduce_kernel<32, 16>(P)", "gemm_part"),
         ("void flash::flash_fwd_kernel<T>(P)", None),
         ("void at::native::vectorized_elementwise_kernel<4>(int)", None),
