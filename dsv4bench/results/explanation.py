@@ -6,7 +6,7 @@ from dsv4bench.results.counts import DEVICE, add, sums
 from dsv4bench.results.record import Record
 from dsv4bench.results.trials import Trial
 from dsv4bench.results.verdict import Verdict
-from dsv4bench.units import format_bytes, format_count, format_ns
+from dsv4bench.units import format_bytes, format_ns
 
 
 def explained(verdict: Verdict) -> str:
@@ -41,19 +41,20 @@ def _launches(trial: Trial) -> str:
     sides = [_launched(record) for record in (trial.a, trial.b)]
     if sides[0] is None or sides[1] is None or sides[0][0] != sides[1][0]:
         return "launches not counted"
-    noun, before, after = *sides[0], sides[1][1]
-    return _fewer(format_count(abs(after - before), noun), after - before) + " a forward"
+    (one, many), before, after = *sides[0], sides[1][1]
+    fewer = abs(after - before)
+    return _fewer(f"{fewer} {one if fewer == 1 else many}", after - before) + " a forward"
 
 
-def _launched(record: Record | None) -> tuple[str, int] | None:
-    """Return what a record counts, and how many: device operations, or calls where no device was there."""
+def _launched(record: Record | None) -> tuple[tuple[str, str], int] | None:
+    """Return what a record counts (one, many), and how many: device operations, or calls where no device was there."""
     total = sums(record.counts if record else []).get(())
     if total is None:
         return None
     launches = add(total[name] for name in DEVICE)
     if launches is not None:
-        return "launch", launches
-    return None if total["calls"] is None else ("call", total["calls"])
+        return ("launch", "launches"), launches
+    return None if total["calls"] is None else (("call", "calls"), total["calls"])
 
 
 def _bytes(verdict: Verdict) -> str | None:
