@@ -1,0 +1,124 @@
+"""One markdown block for a pull request: what changed, what a step takes before and after, and the evidence behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dsv4bench.dashboards.cells import batch_text, rows_text
+from dsv4bench.dashboards.markdown import code, item, prose, table_lines
+from dsv4bench.dashboards.pr_counts import added_lines, count_lines
+from dsv4bench.dashboards.pr_evidence import (
+    check_lines,
+    command_lines,
+    environment_lines,
+    folded,
+    memory_lines,
+    unmeasured_lines,
+)
+from dsv4bench.dashboards.pr_subject import difference_lines, first_line
+from dsv4bench.dashboards.table import Column
+from dsv4bench.dashboards.trial_cells import modes, said_of_trials, sets, trial_cell, trial_settings
+from dsv4bench.dashboards.verdict_notes import mark_text, trust_notes
+from dsv4bench.dashboards.verdict_tables import change_text, difference_text, side_text, times_unit
+from dsv4bench.results.explanation import explained
+from dsv4bench.results.noise_floor import Floor
+from dsv4bench.results.record import Record
+from dsv4bench.results.verdict import Verdict
+from dsv4bench.units import NS_PER_US, format_count, format_in_unit
+
+WORDS = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
+ACCURACY = "- GSM8K: not run by this tool: ____"
+
+
+def pr_block(records: Sequence[Record], verdicts: Sequence[Verdict], floors: Sequence[Floor]) -> str:
+    """Return the block as GitHub markdown, between markers by which a later run can take its place.
+
+    `records` are all of the trials, `verdicts` those on them, `floors` what A/A trials found. The same records give the
+    same bytes. ValueError without verdicts.
+    """
+    shown = [verdict for verdict in verdicts if not verdict.trial.aa] or list(verdicts)
+    if not shown:
+        raise ValueError("a PR block of no verdicts")
+    blocks = [[first_line(shown)], *(_set_lines(same, verdicts, floors) for same in sets(shown))]
+    blocks += [["#### Correctness", "", *check_lines(records), ACCURACY]]
+    blocks += [["#### Memory", "", *lines]] if (lines := memory_lines(shown)) else []
+    blocks += [["#### Not measured", "", *unmeasured_lines(shown)]]
+    blocks += [environment_lines(shown), command_lines(records)]
+    name = _name(shown)
+    text = "\n\n".join("\n".join(lines) for lines in blocks)
+    return f"<!-- dsv4bench:begin {name} -->\n{text}\n<!-- dsv4bench:end {name} -->\n"
+
+
+def _name(verdicts: Sequence[Verdict]) -> str:
+    """Return the name in the markers: what is compared, and on which device, in letters that end no comment."""
+    trials = [verdict.trial for verdict in verdicts]
+    words = dict.fromkeys([*(side for one in trials for side in one.sides), *(one.any.machine for one in trials)])
+    return re.sub(r"[^A-Za-z0-9=+.]+", "-", " ".join(["ab", *words])).strip("-")
+
+
+def _set_lines(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[Floor]) -> list[str]:
+    """Return a set's part: what changed, the verdicts, what is launched, and what of the gain that explains."""
+    trial = same[0].trial
+    what = (
+        f"A/A, {code(trial.sides[0])} on both sides" if trial.aa else f"Changed: {' -> '.join(map(code, trial.sides))}"
+    )
+    lines = [f"#### {what}", "", item(_summary(same)), item(trial_settings(trial)), *difference_lines(same), ""]
+    lines += [*_verdict_table(same), ""]
+    lines += map(item, said_of_trials(same, lambda one: map(mark_text, one.marks)))
+    lines += map(item, trust_notes(same, every, floors))
+    lines += ["", *folded("What decided each cell", [_decided(one) for one in same])]
+    counts = count_lines(same)
+    return [*lines, "", "#### Launches", "", *counts, *added_lines(same)] if counts else lines
+
+
+def _decided(verdict: Verdict) -> str:
+    """Return what decided a cell and what its difference is made of, as a point of a list."""
+    why = f"{verdict.word or 'no verdict'}: {verdict.reason}"
+    return "<br>".join([item(f"{trial_cell(verdict)}: {why}"), *([prose(explained(verdict))] if verdict.word else [])])
+
+
+def _summary(same: Sequence[Verdict]) -> str:
+    """Return how many cells have which verdict."""
+    counts = [(word, sum(verdict.word == word for verdict in same)) for word in WORDS]
+    missing = sum(verdict.word is None for verdict in same)
+    said = [f"{number} {word}" for word, number in counts if number] + (
+        [f"{missing} without a verdict"] if missing else []
+    )
+    return f"{format_count(len(same), 'cell')}: {', '.join(said)}"
+
+
+def _verdict_table(same: Sequence[Verdict]) -> list[str]:
+    scale, unit = times_unit(same)
+    predicted = any(verdict.predicted_ns is not None for verdict in same)
+    left = [Column(title, (), right=False) for title in ("batch", "mode")]
+    right = [
+        Column(title, ())
+        for title in (f"before {unit}", f"after {unit}", "diff us", *(["pred us"] if predicted else []), "change")
+    ]
+    rows = [
+        [
+            prose(_batch(verdict.trial.any)),
+            prose(mode),
+            prose(side_text(verdict.a_ns, verdict.trial.a, scale)),
+            prose(side_text(verdict.b_ns, verdict.trial.b, scale)),
+            difference_text(verdict),
+            *([format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True)] if predicted else []),
+            change_text(verdict),
+            _word(verdict),
+        ]
+        for verdict, mode in zip(same, modes(same), strict=True)
+    ]
+    return table_lines([*left, *right, Column("verdict", (), right=False)], rows)
+
+
+def _batch(record: Record) -> str:
+    """Return the batch, and its rows where it does not say them."""
+    rows, padded = record.batch.get("rows"), record.batch.get("padded_rows")
+    plain = record.batch.get("extend") is not None and padded == rows
+    return batch_text(record) + ("" if plain else f" ({rows_text(record)} rows)")
+
+
+def _word(verdict: Verdict) -> str:
+    word = f"**{verdict.word}**" if verdict.word else "none"
+    return "<br>".join([word, *map(prose, verdict.marks)])

@@ -1,0 +1,152 @@
+"""The PR block's evidence beside times and launches: checks, memory, what was not measured, environment, commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dsv4bench.dashboards.cells import batch_text, grouped, said_of
+from dsv4bench.dashboards.markdown import code, item, prose, table_lines
+from dsv4bench.dashboards.pr_subject import facts
+from dsv4bench.dashboards.style import arrow
+from dsv4bench.dashboards.table import Column, printable
+from dsv4bench.dashboards.trial_cells import modes, said_of_trials, side_records
+from dsv4bench.results.compare import NOT_RESOLVABLE, without_place
+from dsv4bench.results.record import Record
+from dsv4bench.results.trials import ONE_PROCESS, SIDES
+from dsv4bench.results.verdict import Verdict
+from dsv4bench.units import format_bytes, format_count
+
+HEADS = "reused heads"
+AFTER = ", after timing"
+# what a check of reused heads says: of how many heads, and how many of them are right
+ALL_EQUAL, SOME_DIFFER = re.compile(r"(\d+) reused heads equal"), re.compile(r"(\d+) of (\d+) reused heads differ")
+MEMORY = {"peak_bytes": "peak", "workspace_bytes": "workspace"}
+
+
+def check_lines(records: Sequence[Record]) -> list[str]:
+    """Return which checks of the records passed, reused heads first, and all that did not."""
+    checks = [(record, check) for record in records for check in record.checks]
+    named = grouped(checks, lambda pair: str(pair[1]["name"]).removesuffix(AFTER))
+    lines = [_heads_line([check for _, check in same]) for same in named if _name(same) == HEADS]
+    lines = lines or ["- reused heads: not checked (no side that ran reuses any)"]
+    lines += [_passed_line(_name(same), [check for _, check in same]) for same in named if _name(same) != HEADS]
+    wrong = said_of(records, lambda record: [_said(check) for check in record.checks if not check["passed"]])
+    return [*(f"- **WRONG** {prose(text)}" for text in wrong), *lines]
+
+
+def _name(same: Sequence[tuple[Record, Mapping[str, Any]]]) -> str:
+    return str(same[0][1]["name"]).removesuffix(AFTER)
+
+
+def _heads_line(checks: Sequence[Mapping[str, Any]]) -> str:
+    """Return "n of n reused heads byte-equal", summed over the checks, those after timing apart."""
+    parts = []
+    for again in (False, True):
+        found = [_heads(check) for check in checks if str(check["name"]).endswith(AFTER) is again]
+        equal, every = (sum(pair[side] for pair in found) for side in (0, 1))
+        parts += [f"**{equal} of {every}** reused heads byte-equal to a fresh dequant"] if found and not again else []
+        parts += [f"after timing {equal} of {every}"] if found and again else []
+    return f"- {'; '.join(parts)}"
+
+
+def _heads(check: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many heads were right and how many were compared; (0, 0) where the check came to neither."""
+    detail = str(check.get("detail"))
+    if check["passed"] and (equal := ALL_EQUAL.search(detail)):
+        return int(equal[1]), int(equal[1])
+    differ = SOME_DIFFER.search(detail)
+    return (int(differ[2]) - int(differ[1]), int(differ[2])) if differ else (0, 0)
+
+
+def _passed_line(name: str, checks: Sequence[Mapping[str, Any]]) -> str:
+    passed = [check for check in checks if check["passed"]]
+    details = list(dict.fromkeys(str(check.get("detail") or "") for check in passed))
+    detail = f": {details[0]}" if len(details) == 1 and details[0] else ""
+    return item(f"{name}: {len(passed)} of {format_count(len(checks), 'check')} passed{detail}")
+
+
+def _said(check: Mapping[str, Any]) -> str:
+    return f"{check['name']}: {check.get('detail')}"
+
+
+def memory_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the most memory of either side, and a folded table of all cells; nothing where none was measured."""
+    known = [one for one in verdicts if all(record.memory for record in side_records(one.trial))]
+    titles = {name: title for name, title in MEMORY.items() if any(any(_bytes(one, name)) for one in known)}
+    if not titles:
+        return []
+    lines = [item(f"{title}: at most {_most(known, name)}") for name, title in titles.items()]
+    if known[0].trial.how == ONE_PROCESS and "peak_bytes" in titles:
+        lines.append("- the peak holds both sides, which ran in one process; with `--fresh` each has its own")
+    columns = [
+        Column("batch", (), right=False),
+        Column("mode", (), right=False),
+        *(Column(t, ()) for t in titles.values()),
+    ]
+    rows = [
+        [prose(batch_text(one.trial.any)), prose(mode), *(_sizes(_bytes(one, name)) for name in titles)]
+        for one, mode in zip(known, modes(known), strict=True)
+    ]
+    return [*lines, "", *folded("Memory of every cell", table_lines(columns, rows))]
+
+
+def _bytes(verdict: Verdict, name: str) -> list[int | None]:
+    return [None if record is None else record.memory.get(name) for record in (verdict.trial.a, verdict.trial.b)]
+
+
+def _sizes(sizes: Sequence[int | None]) -> str:
+    return arrow(*(None if size is None else format_bytes(size) for size in sizes), always=True)
+
+
+def _most(known: Sequence[Verdict], name: str) -> str:
+    sides = zip(*(_bytes(one, name) for one in known), strict=True)
+    return _sizes([max((size for size in side if size is not None), default=None) for side in sides])
+
+
+def unmeasured_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return what a reader must not take these numbers for, and every cell without a verdict or beyond resolution."""
+    records = [record for one in verdicts for record in side_records(one.trial)]
+    ranks = sorted({record.ranks for record in records})
+    lines = said_of(records, lambda record: record.note)
+    lines += ["one rank: no communication, no other ranks to wait for"] if ranks == [1] else []
+    lines += [f"{' or '.join(map(str, ranks))} ranks, run one after another on one device"] if ranks != [1] else []
+    lines += ["no GPU: these are times of the CPU reference"] if any(r.engine != "gpu" for r in records) else []
+    lines += said_of_trials(verdicts, lambda one: [] if one.word else [f"no verdict: {one.reason}"])
+    lines += said_of_trials(verdicts, lambda one: [NOT_RESOLVABLE] if NOT_RESOLVABLE in one.marks else [])
+    return list(map(item, lines))
+
+
+def environment_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return a folded table of the facts of both sides; where the cells of a side differ, with all values."""
+    sides = [[facts(side) for one in verdicts if (side := getattr(one.trial, which))] for which in SIDES]
+    names = dict.fromkeys(name for side in sides for one in side for name in one)
+    rows = [
+        (name, *(", ".join(dict.fromkeys(one[name] for one in side if name in one)) for side in sides))
+        for name in names
+    ]
+    same = all(a == b for _, a, b in rows)
+    columns = [Column(title, (), right=False) for title in (("fact", "A and B") if same else ("fact", "A", "B"))]
+    cells = [[code(text) if text else "" for text in (row[:2] if same else row)] for row in rows]
+    return folded("Environment", table_lines(columns, cells))
+
+
+def command_lines(records: Sequence[Record]) -> list[str]:
+    """Return the commands that measured the records, folded, each as it can be typed again."""
+    typed = dict.fromkeys(shlex.join(without_place(record.argv)) for record in records if record.argv)
+    return folded("Commands that repeat both sides", fenced(typed))
+
+
+def fenced(lines: Iterable[str]) -> list[str]:
+    """Return lines as a block of code, behind a fence that none of them can close."""
+    shown = [printable(line) for line in lines]
+    ticks = max((len(found) for line in shown for found in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, ticks + 1)
+    return [f"{fence}sh", *shown, fence]
+
+
+def folded(title: str, lines: Sequence[str]) -> list[str]:
+    """Return lines of markdown that GitHub shows when the title is clicked."""
+    return ["<details>", f"<summary>{title}</summary>", "", *lines, "", "</details>"]

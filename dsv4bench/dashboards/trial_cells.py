@@ -1,0 +1,63 @@
+"""How the trials of an A/B are called: their sides, their cells, and what a set of them has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from dsv4bench.dashboards.cells import batch_text, grouped, heading, mode_text, provenance, said_of, settings
+from dsv4bench.dashboards.style import arrow
+from dsv4bench.results.record import Record
+from dsv4bench.results.trials import Trial
+from dsv4bench.results.verdict import Verdict
+
+
+def side_records(trial: Trial) -> list[Record]:
+    """Return the records of the sides that are there, a first."""
+    return [record for record in (trial.a, trial.b) if record is not None]
+
+
+def sets(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
+    """Return the verdicts as lists of those that share a session and all but the batch and the mode."""
+    return grouped(verdicts, _shared)
+
+
+def _shared(verdict: Verdict) -> tuple[Any, ...]:
+    trial = verdict.trial
+    versions = [tuple(provenance([record])) for record in side_records(trial)]
+    return (*family(trial), trial.sides, heading("", trial.any), trial_settings(trial), *versions)
+
+
+def trial_settings(trial: Trial) -> str:
+    """Return what holds for both sides, e.g. "reuse on, kv v41+fp4, prefix 8192"."""
+    named, one = trial.switched, trial.any
+    reuse = one.variant.get("reuse")
+    first = [] if reuse is None or "reuse" in named else [f"reuse {reuse}"]
+    return ", ".join(filter(None, [*first, settings(one, *named)]))
+
+
+def modes(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return how each trial was launched: "eager", "graph"; the form of breaks where there is more than one of them."""
+    full = [_mode(verdict.trial, mode_text) for verdict in verdicts]
+    short = [_mode(verdict.trial, lambda record: record.mode) for verdict in verdicts]
+    return short if len(set(full)) == len(set(short)) else full
+
+
+def _mode(trial: Trial, text: Callable[[Record], str]) -> str:
+    return arrow(*(None if record is None else text(record) for record in (trial.a, trial.b)))
+
+
+def trial_cell(verdict: Verdict) -> str:
+    """Return which cell a trial is, e.g. "eager, batch 8 x 1024"."""
+    return f"{_mode(verdict.trial, mode_text)}, batch {batch_text(verdict.trial.any)}"
+
+
+def said_of_trials(verdicts: Sequence[Verdict], sentences: Callable[[Verdict], Iterable[str]]) -> list[str]:
+    """Return every distinct sentence that is said of some trial, with its cells unless it is said of all."""
+    of_record = {id(verdict.trial.any): verdict for verdict in verdicts}
+    return said_of([verdict.trial.any for verdict in verdicts], lambda record: sentences(of_record[id(record)]))
+
+
+def family(trial: Trial) -> tuple[object, bool]:
+    """Return what the verdicts share that were corrected together."""
+    return (trial.any.ab or {}).get("session"), trial.aa

@@ -1,0 +1,124 @@
+"""What must be read with verdicts: how they were measured and judged, their marks, and what of them is noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsv4bench.dashboards.cells import heading
+from dsv4bench.dashboards.time_tables import prediction_notes
+from dsv4bench.dashboards.trial_cells import family, modes, said_of_trials, side_records
+from dsv4bench.results.compare import NOT_RESOLVABLE
+from dsv4bench.results.explanation import explained
+from dsv4bench.results.noise_floor import Floor
+from dsv4bench.results.trials import FRESH
+from dsv4bench.results.verdict import ALPHA, CLOCK, IMPLAUSIBLE, UNEXPLAINED, Verdict
+from dsv4bench.units import format_count, format_percent
+
+# the mark of a verdict, its sign in a table and what it says
+MARKS = {
+    NOT_RESOLVABLE: ("?", "the predicted difference is smaller than what these pairs can name"),
+    UNEXPLAINED: ("!", "the difference lies farther from the prediction than its interval and the least effect allow"),
+    CLOCK: ("~", "the SM clock differed between the sides, and in cycles the verdict does not hold"),
+    IMPLAUSIBLE: ("%", "the work that is predicted to be saved takes longer than the whole step"),
+}
+NAMED = ("FASTER", "SLOWER")
+
+
+def mark_text(mark: str) -> str:
+    """Return a mark with what it says."""
+    return f"{mark}: {MARKS[mark][1]}" if mark in MARKS else mark
+
+
+def sign(mark: str) -> str:
+    """Return the sign that stands for a mark in a table."""
+    return MARKS[mark][0] if mark in MARKS else "*"
+
+
+def trust_notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[Floor]) -> list[str]:
+    """Return what must be read with a set's verdicts: pairs, rule, prediction, clock, flags and the A/A floor.
+
+    `every`: all verdicts, among them those that the set's were corrected with.
+    """
+    records = [record for verdict in same for record in side_records(verdict.trial)]
+    predicted = any(verdict.predicted_ns is not None for verdict in same)
+    return [
+        _how_measured(same),
+        f"± the farther bound of the 95 % interval over pairs; {_how_judged(same, every)}",
+        *(["; ".join(prediction_notes(records))] if predicted else []),
+        *_explained_notes(same),
+        *_clock_notes(same),
+        *_flag_notes(same),
+        *_floor_notes(same, floors),
+    ]
+
+
+def _explained_notes(same: Sequence[Verdict]) -> list[str]:
+    """Return how much of the differences that were named the removed work explains, in one line."""
+    named = [one for one in same if one.word in NAMED and one.predicted_ns is not None and one.difference_ns]
+    if len(named) == 1:
+        return [explained(named[0])]
+    shares = sorted((one.predicted_ns or 0.0) / one.difference_ns.value for one in named if one.difference_ns)
+    if not shares:
+        return []
+    span = dict.fromkeys(f"{share * 100:.0f} %" for share in (shares[0], shares[-1]))
+    cells = f"the {len(named)} cells that are FASTER or SLOWER"
+    return [f"the removed work explains {' to '.join(span)} of the difference (predicted / measured) in {cells}"]
+
+
+def _floor_notes(same: Sequence[Verdict], floors: Sequence[Floor]) -> list[str]:
+    """Return what A/A trials on the machine of a set found: how far noise alone went, and what it was called."""
+    here = [one for one in floors if heading("", one.verdict.trial.any) == heading("", same[0].trial.any)]
+    ratios = [ratio for one in here if (ratio := one.verdict.ratio)]
+    if not ratios:
+        return []
+    least, most = min(ratio.low for ratio in ratios), max(ratio.high for ratio in ratios)
+    spread = " to ".join(format_percent(bound - 1, signed=True) for bound in (least, most))
+    cells = format_count(len(ratios), "cell")
+    found = (
+        f"A/A floor: noise alone made {spread} and was called a difference in {sum(o.false for o in here)} of {cells}"
+    )
+    smallest = [share for one in here if (share := one.smallest) is not None]
+    return [found + (f"; {format_percent(max(smallest))} would have been named in each" if smallest else "")]
+
+
+def undecided(verdict: Verdict) -> list[str]:
+    """Return why a cell has no verdict, or one that decides nothing."""
+    return [] if verdict.word in (*NAMED, "SAME") else [f"{verdict.word or 'no verdict'}: {verdict.reason}"]
+
+
+def _how_measured(verdicts: Sequence[Verdict]) -> str:
+    """Return how many pairs of what the verdicts of a set rest on, e.g. "9 pairs of fresh processes a cell, ..."."""
+    counts = sorted({verdict.pairs for verdict in verdicts if verdict.word})
+    number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}" if counts else "no"
+    trial = verdicts[0].trial
+    if trial.how == FRESH:
+        return f"{number} pairs of fresh processes a cell; a ran first, then b in turn (A B, B A, ...)"
+    block = (trial.any.ab or {}).get("block") or 1
+    samples = "1 sample" if block == 1 else f"{block} samples"
+    return f"{number} pairs a cell, of {samples} of each side, in one process by turns (A B, B A, ...)"
+
+
+def _how_judged(verdicts: Sequence[Verdict], every: Sequence[Verdict]) -> str:
+    """Return the rule behind a set's verdicts; `every`: all verdicts, among them those it was corrected with (Holm)."""
+    together = [one for one in every if one.p is not None and family(one.trial) == family(verdicts[0].trial)]
+    least = dict(zip(modes(verdicts), (verdict.min_effect.text for verdict in verdicts), strict=True))
+    alike = len(set(least.values())) == 1
+    said = next(iter(least.values())) if alike else ", ".join(f"{mode} {text}" for mode, text in least.items())
+    return f"least effect named: {said}; alpha {ALPHA}, Holm over {format_count(len(together), 'cell')}"
+
+
+def _clock_notes(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the range of the SM clock around the pairs of either side, where it is known."""
+    sides = {
+        "a": [pair.a_mhz for verdict in verdicts for pair in verdict.trial.pairs if pair.a_mhz],
+        "b": [pair.b_mhz for verdict in verdicts for pair in verdict.trial.pairs if pair.b_mhz],
+    }
+    said = [f"{side} {min(known):.0f} to {max(known):.0f} MHz" for side, known in sides.items() if known]
+    return [f"SM clock around the pairs: {', '.join(said)}"] if said else []
+
+
+def _flag_notes(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the flags of both sides' records, with their cells."""
+    return said_of_trials(
+        verdicts, lambda verdict: dict.fromkeys(flag for record in side_records(verdict.trial) for flag in record.flags)
+    )

@@ -1,0 +1,153 @@
+"""Tables of verdicts: both sides of every cell of an A/B, their difference beside the predicted one, and the word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsv4bench.dashboards.cells import heading, notes_of, provenance, rows_text
+from dsv4bench.dashboards.table import Cell, Column, Table, cell
+from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells
+from dsv4bench.dashboards.trial_cells import (
+    modes,
+    said_of_trials,
+    sets,
+    side_records,
+    trial_settings,
+)
+from dsv4bench.dashboards.verdict_notes import mark_text, sign, trust_notes, undecided
+from dsv4bench.results.explanation import explained
+from dsv4bench.results.noise_floor import Floor
+from dsv4bench.results.record import Record
+from dsv4bench.results.stats import Interval
+from dsv4bench.results.verdict import Verdict
+from dsv4bench.units import NS_PER_US, format_in_unit, format_percent, format_plus_minus, time_unit
+
+NO_VERDICT = "none"
+ONLY_IN_CSV = (
+    "reason",
+    "pairs",
+    "p",
+    "p_holm",
+    "min_effect_relative",
+    "min_effect_ns",
+    "how",
+    "aa",
+    "session",
+    "explained",
+)
+OF_SIDE = ("side", "status", "reason", "samples", "sm_mhz")
+
+
+def verdict_tables(verdicts: Sequence[Verdict], floors: Sequence[Floor]) -> list[Table]:
+    """Return a row for each trial, in a table for each set that shares session, sides, settings and versions.
+
+    `floors` are those of the A/A trials, which say what of a difference is noise on this machine.
+    """
+    return [_verdict_table(same, verdicts, floors) for same in sets(verdicts)]
+
+
+def times_unit(verdicts: Sequence[Verdict]) -> tuple[int, str]:
+    """Return the unit in which the times of both sides are shown."""
+    return time_unit([side.value for one in verdicts for side in (one.a_ns, one.b_ns) if side])
+
+
+def side_text(interval: Interval | None, record: Record | None, scale: int) -> str:
+    """Return the time of a side with its bound, or why there is none: its status, "-" where it was not run."""
+    if interval is not None:
+        return format_plus_minus(interval.value, interval.half_width, scale, digits=3)
+    if record is None:
+        return "-"
+    return "WRONG" if record.status == "wrong" else record.status
+
+
+def difference_text(verdict: Verdict) -> str:
+    """Return the difference in microseconds with its interval, to as many digits as the interval bears."""
+    one = verdict.difference_ns
+    return "" if one is None else format_plus_minus(one.value, one.half_width, NS_PER_US, signed=True, digits=2)
+
+
+def change_text(verdict: Verdict) -> str:
+    """Return the change in percent."""
+    return "" if verdict.ratio is None else format_percent(verdict.ratio.value - 1, signed=True)
+
+
+def _verdict_table(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[Floor]) -> Table:
+    trial = same[0].trial
+    scale, unit = times_unit(same)
+    columns = (
+        *CELL_COLUMNS,
+        Column(f"a {unit}", _bounds("a", "_ns")),
+        Column(f"b {unit}", _bounds("b", "_ns")),
+        Column("diff us", _bounds("difference", "_ns")),
+        Column("change", _bounds("change", "")),
+        Column("pred us", ("predicted_ns",)),
+        Column("verdict", ("verdict", "marks"), right=False),
+        *(Column("", (name,)) for name in ONLY_IN_CSV),
+        *(Column("", tuple(f"{side}_{name}" for name in OF_SIDE)) for side in ("a", "b")),
+    )
+    rows = tuple(_row(verdict, mode, scale) for verdict, mode in zip(same, modes(same), strict=True))
+    sides = f"{trial.sides[0]} (a) against {trial.sides[1]} (b)"
+    what = f"A/A, {trial.sides[0]} on both sides" if trial.aa else sides
+    return Table(heading(f"Verdicts: {what}", trial.any), columns, rows, tuple(_notes(same, every, floors)))
+
+
+def _bounds(name: str, unit: str) -> tuple[str, ...]:
+    return f"{name}{unit}", f"{name}_low{unit}", f"{name}_high{unit}"
+
+
+def _row(verdict: Verdict, mode: str, scale: int) -> tuple[Cell, ...]:
+    trial, least = verdict.trial, verdict.min_effect
+    batch, rows, forwards, how = cell_cells(trial.any)
+    ratio = verdict.ratio
+    change = (None,) * 3 if ratio is None else (ratio.value - 1, ratio.low - 1, ratio.high - 1)
+    hidden = (verdict.reason, verdict.pairs, verdict.p, verdict.p_holm, least.relative, least.absolute_ns)
+    word = f"{verdict.word} {''.join(map(sign, verdict.marks))}".rstrip() if verdict.word else NO_VERDICT
+    return (
+        batch,
+        Cell(_rows(trial.any), rows.values),
+        forwards,
+        Cell(mode, how.values),
+        Cell(side_text(verdict.a_ns, trial.a, scale), _values(verdict.a_ns)),
+        Cell(side_text(verdict.b_ns, trial.b, scale), _values(verdict.b_ns)),
+        Cell(difference_text(verdict), _values(verdict.difference_ns)),
+        Cell(change_text(verdict), change),
+        cell(verdict.predicted_ns, format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True)),
+        Cell(word, (verdict.word, ", ".join(verdict.marks))),
+        *(cell(value, "") for value in (*hidden, trial.how, trial.aa, _session(verdict), explained(verdict))),
+        *(Cell("", _side(verdict, number)) for number in (0, 1)),
+    )
+
+
+def _rows(record: Record) -> str:
+    """Return the rows where the batch does not say them: requests of several lengths, and padding."""
+    rows, padded = record.batch.get("rows"), record.batch.get("padded_rows")
+    return rows_text(record) if record.batch.get("extend") is None or padded != rows else ""
+
+
+def _values(interval: Interval | None) -> tuple[float | None, ...]:
+    return (None, None, None) if interval is None else (interval.value, interval.low, interval.high)
+
+
+def _side(verdict: Verdict, number: int) -> tuple[object, ...]:
+    """Return the plain values of `OF_SIDE`; the SM clock is that of the middle pair."""
+    trial = verdict.trial
+    record = (trial.a, trial.b)[number]
+    known = sorted(mhz for pair in trial.pairs if (mhz := (pair.a_mhz, pair.b_mhz)[number]))
+    outcome = (None, None, None) if record is None else (record.status, record.reason, len(record.step_samples_ns))
+    return (trial.sides[number], *outcome, known[len(known) // 2] if known else None)
+
+
+def _notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[Floor]) -> list[str]:
+    records = [record for verdict in same for record in side_records(verdict.trial)]
+    notes = [
+        "diff and change: b - a, negative is time saved",
+        trial_settings(same[0].trial),
+        *trust_notes(same, every, floors),
+        *said_of_trials(same, lambda verdict: [f"{sign(mark)} {mark_text(mark)}" for mark in verdict.marks]),
+        *said_of_trials(same, undecided),
+    ]
+    return [note for note in [*notes, *notes_of(records), *provenance(records)] if note]
+
+
+def _session(verdict: Verdict) -> object:
+    return (verdict.trial.any.ab or {}).get("session")

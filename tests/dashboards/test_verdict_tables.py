@@ -1,0 +1,213 @@
+"""Tables of verdicts: golden text for 80 columns and CSV, and what must be read with a verdict."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from dsv4bench.dashboards.verdict_tables import verdict_tables
+from dsv4bench.results.noise_floor import Floor
+from dsv4bench.results.trials import trials
+from dsv4bench.results.verdict import MinEffect, Verdict, judge
+from tests.dashboards.verdict_scenes import FILES, GOLDEN, SCENES, drawn, floors, h200, sided, verdict
+from tests.results.synthetic import GPU, ramp, record, with_side, with_variant
+
+
+def only(verdicts, noise=()):
+    (table,) = verdict_tables(verdicts, noise)
+    return table
+
+
+def column(table, title):
+    columns, texts = table.shown()
+    place = [one.title for one in columns].index(title)
+    return [row[place] for row in texts]
+
+
+def one_trial(records):
+    (trial,) = trials(records)
+    return trial
+
+
+def both(switch="reuse", a="off", b="on", sides=None, ab=None, facts=None, **changes):
+    """The trial of two cells that differ in a switch."""
+    batch = {**record().batch, **(facts or {})}
+    cells = [with_variant(replace(record(**changes), batch=batch), **{switch: value}) for value in (a, b)]
+    named = sides or (f"{switch}={a}", f"{switch}={b}")
+    return one_trial([with_side(one, side, named, **(ab or {})) for one, side in zip(cells, "ab", strict=True)])
+
+
+def judged(trial, word="SAME", **changes):
+    return replace(verdict(trial, word, 20.0, 20.0, (0.0, 1.0), None), **changes)
+
+
+@pytest.mark.parametrize(("name", "form"), [one for one in FILES if one[1] != "md"])
+def test_tables_are_those_that_were_read_and_agreed(name, form):
+    assert drawn(name, form) == (GOLDEN / f"{name}.{form}").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_terminal_of_80_columns_shows_every_line_whole(name):
+    assert max(map(len, drawn(name, "txt").splitlines())) <= 80
+
+
+def test_csv_holds_every_number_of_a_verdict_under_its_name():
+    lines = [line for line in drawn("h200", "csv").splitlines() if not line.startswith("#")]
+    rows = list(csv.DictReader(lines))
+    first = {
+        name: float(rows[0][name]) for name in ("a_ns", "b_high_ns", "difference_low_ns", "p_holm", "predicted_ns")
+    }
+    assert first == {
+        "a_ns": 20e6,
+        "b_high_ns": 19.539e6,
+        "difference_low_ns": -515.6e3,
+        "p_holm": 0.0195,
+        "predicted_ns": -400e3,
+    }
+    assert float(rows[0]["change_low"]) == pytest.approx(-0.02578)
+    assert [row["marks"] for row in rows[2:4]] == ["clock", "unexplained, implausible"]
+    assert (rows[5]["verdict"], rows[5]["a_status"], rows[5]["a_ns"]) == ("", "refused", "")
+
+
+def test_what_judge_says_of_records_fills_the_table():
+    slow, fast = ([time + noise for noise in range(0, 900, 10)] for time in (20_000_000, 19_000_000))
+    cells = [record(reuse="off", samples_ns={"step_period": slow}), record(samples_ns={"step_period": fast})]
+    table = only(judge(trials(sided(cells))))
+    assert column(table, "verdict") == ["FASTER !"]  # 1 ms was saved, 0.4 ms predicted
+    assert column(table, "change") == ["-5.00 %"]
+
+
+def test_cells_of_two_formats_of_breaks_say_theirs_and_those_of_one_do_not():
+    cells = [
+        with_variant(record(reuse=reuse, graph=True), breaks=breaks, **{"break-outputs": outputs})
+        for breaks, outputs in (("sm100", "copy"), ("hopper", "static"))
+        for reuse in ("off", "on")
+    ]
+    found = [judged(trial) for trial in trials(sided(cells))]
+    assert column(only(found), "mode") == ["graph sm100", "graph hopper static"]
+    assert column(only(found[:1]), "mode") == ["graph"]
+
+
+def test_sides_that_differ_in_the_launch_say_both_modes():
+    cells = [
+        with_side(record(graph=graph), side, ("graph=off", "graph=on")) for graph, side in ((False, "a"), (True, "b"))
+    ]
+    assert column(only([judged(one_trial(cells))]), "mode") == ["eager -> graph"]
+
+
+def test_rows_are_shown_where_the_batch_does_not_say_them():
+    plain, padded = both(), both(facts={"extend": 1000, "rows": 1000})
+    mixed = both(facts={"requests": 4, "extend": None, "source": "lengths.jsonl"})
+    assert "rows" not in [one.title for one in only([judged(plain)]).shown()[0]]
+    assert column(only([judged(plain), judged(padded)]), "rows") == ["", "1000/1024"]
+    assert column(only([judged(mixed)]), "batch") == ["4"]
+    assert column(only([judged(mixed)]), "rows") == ["1024"]
+
+
+@pytest.mark.parametrize(
+    ("ab", "said"),
+    [
+        ({"block": 1}, "9 pairs a cell, of 1 sample of each side, in one process by turns (A B, B A, ...)"),
+        ({"pair": 0}, "9 pairs of fresh processes a cell; a ran first, then b in turn (A B, B A, ...)"),
+    ],
+    ids=["one process", "fresh processes"],
+)
+def test_how_pairs_were_made_is_said(ab, said):
+    assert said in only([judged(both(ab=ab))]).notes
+
+
+def test_two_least_effects_are_said_with_their_modes():
+    effects = (("eager", False, 0.01), ("graph", True, 0.005))
+    found = [judged(both(graph=graph), min_effect=MinEffect(relative=least)) for _, graph, least in effects]
+    assert any(
+        "least effect named: eager 1 %, graph 0.5 %; alpha 0.05, Holm over 2 cells" in n for n in only(found).notes
+    )
+
+
+def test_holm_counts_the_cells_of_the_session_and_no_others():
+    here = [
+        judged(both()),
+        judged(both(facts={"requests": 8})),
+        Verdict(both(facts={"requests": 64}), None, "b: failed: no", 0),
+    ]
+    other = judged(both(facts={"requests": 2}, ab={"session": "s2"}))
+    notes = [table.notes for table in verdict_tables([*here, other], [])]
+    assert [next(note[note.index("Holm") :] for note in one if "Holm" in note) for one in notes] == [
+        "Holm over 2 cells",
+        "Holm over 1 cell",
+    ]
+
+
+def test_a_switch_that_no_side_names_is_a_setting_and_one_that_a_side_names_is_not():
+    table = only([judged(both("compressor", "torch", "fused"))])
+    assert "reuse on, kv v41+fp4, provider triton, chunk 8192, seed 0, prefix 8192" in table.notes
+
+
+def test_cells_of_another_session_commit_or_kv_have_a_table_of_their_own():
+    ran = [
+        both(),
+        both(ab={"session": "s2"}),
+        both(environment={**GPU, "commit": "b" * 40}),
+        both(key="v4", variant={**record().variant, "kv": "v4"}),
+    ]
+    assert len(verdict_tables([judged(trial) for trial in ran], [])) == 4
+
+
+def test_a_floor_is_told_to_verdicts_of_its_machine_alone():
+    _, verdicts = h200()
+    said = [note for note in only(verdicts, floors()).notes if note.startswith("A/A floor")]
+    assert said == [
+        "A/A floor: noise alone made -0.07 % to +0.20 % and was called a difference in 1 of 2 cells;"
+        " 0.70 % would have been named in each"
+    ]
+    elsewhere = [judged(both(environment={**GPU, "gpu": "NVIDIA B300"}))]
+    assert not any(note.startswith("A/A floor") for note in only(elsewhere, floors()).notes)
+    assert not any(note.startswith("A/A floor") for note in only(verdicts).notes)
+
+
+def test_an_aa_table_says_so():
+    table, *_ = verdict_tables([floor.verdict for floor in floors()], [])
+    assert table.title.startswith("Verdicts: A/A, reuse=on on both sides, attention stack of v41-flash: measured, gpu")
+
+
+def test_a_floor_that_was_not_judged_says_nothing():
+    trial = floors()[0].verdict.trial
+    assert not any("A/A floor" in note for note in only([judged(both())], [Floor(Verdict(trial, None, "no", 0))]).notes)
+
+
+def test_a_mark_that_is_new_is_shown_all_the_same():
+    table = only([judged(both(), marks=("strange",))])
+    assert column(table, "verdict") == ["SAME *"]
+    assert "* strange" in table.notes
+
+
+def test_flags_of_either_side_and_clocks_are_shown():
+    cells = [
+        with_side(
+            record(reuse="off", samples_ns={"step_period": ramp(20_000_000, count=10)}), "a", sm_mhz=[1900, 1710]
+        ),
+        with_side(record(flags=["throttled: sw_power_cap"], samples_ns={"step_period": ramp(10**7, count=10)}), "b"),
+    ]
+    other = [with_side(one, side) for one, side in zip([record(8, "off"), record(8)], "ab", strict=True)]
+    notes = only([judged(one_trial(cells)), judged(one_trial(other))]).notes
+    assert "SM clock around the pairs: a 1710 to 1900 MHz" in notes
+    assert "throttled: sw_power_cap (eager, batch 1 x 1024)" in notes
+
+
+@pytest.mark.parametrize(
+    ("predicted", "said"),
+    [
+        ((-400e3, -200e3), "the removed work explains 40 % to 80 % of the difference (predicted / measured)"),
+        ((-400e3, None), "34 launches less a forward"),
+        ((None, None), ""),
+    ],
+    ids=["two cells", "one cell: its whole line", "nothing predicted"],
+)
+def test_how_much_the_removed_work_explains_is_one_line(predicted, said):
+    found = trials(sided([record(1, "off"), record(1), record(8, "off"), record(8)]))
+    named = [
+        replace(verdict(trial, "FASTER", 20.0, 19.5, (-500.0, 10.0), None), predicted_ns=ns)
+        for trial, ns in zip(found, predicted, strict=True)
+    ]
+    lines = [note for note in only(named).notes if "explains" in note]
+    assert [line[: len(said)] for line in lines] == [said] * bool(said)
