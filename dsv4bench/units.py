@@ -4,7 +4,7 @@ Storage has one unit per quantity: time in `_ns`, memory in `_bytes`, rates in b
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NS_PER_US = 1_000
@@ -13,6 +13,14 @@ NS_PER_S = 1_000_000_000
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
+
+# what one of each unit is, in the unit that is stored
+BYTE_RATES = {"TB/s": 1e12, "GB/s": 1e9}
+FLOP_RATES = {"TFLOP/s": 1e12, "PFLOP/s": 1e15, "GFLOP/s": 1e9}
+SIZES = {"GB": 1e9, "MiB": float(MIB), "GiB": float(GIB), "MB": 1e6, "TB": 1e12}
+CLOCKS = {"MHz": 1e6, "GHz": 1e9}
+POWERS = {"W": 1.0, "kW": 1e3}
+COUNT = {"": 1.0}
 
 # units of a column or an axis of times: nanoseconds in one, and its name
 MILLISECONDS = (NS_PER_MS, "ms")
@@ -96,6 +104,29 @@ def format_percent(share: float | None, signed: bool = False) -> str:
     if share is None:
         return "-"
     return f"{share * 100:+.2f} %" if signed else f"{share * 100:.2f} %"
+
+
+def parse_quantity(text: str, units: Mapping[str, float]) -> float:
+    """Read "4.8 TB/s" in one of `units` (the unit "" is a plain number); ValueError, one sentence, for anything else.
+
+    A quantity is positive.
+    """
+    number, unit = split_quantity(text)
+    names = " or ".join(filter(None, units))
+    known = f"a number of {names}" if names else "a plain number"
+    try:
+        value = float(number) * units[unit]
+    except (KeyError, ValueError):
+        raise ValueError(f"{text!r}: expected {known}") from None
+    if not 0 < value < math.inf:
+        raise ValueError(f"{text!r}: expected more than 0")
+    return value
+
+
+def split_quantity(text: str) -> tuple[str, str]:
+    """Return the number and the unit of a quantity as they are written, with or without a space between them."""
+    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ/ ")
+    return number, text.strip()[len(number) :].strip()
 
 
 def significant(value: float, digits: int) -> str:
