@@ -1,0 +1,73 @@
+"""How cells of stored runs are called: steps by mode, batch and switches, kernels by name, case and provider."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dsv4bench.dashboards.cells import batch_text, grouped, heading, mode_text, settings
+from dsv4bench.results.record import Record
+from dsv4bench.results.stored import StoredCell
+
+MOST_NAMES = 8
+
+
+def section(one: StoredCell) -> tuple[str, str]:
+    """Return what the cells of one table have in common: all but the batch and the mode, or but a kernel's case."""
+    return (title_of("", one.any), shared_settings(one.any))
+
+
+def title_of(what: str, record: Record) -> str:
+    """Return a title: what is shown, of which geometry or kernel, and how, by what and where it was seen."""
+    if record.kernel:
+        return f"{what}, {record.kernel.get('name')} alone: {record.label}, {record.engine}, {record.machine}"
+    return heading(what, record)
+
+
+def shared_settings(record: Record) -> str:
+    """Return the settings of a table of steps, e.g. "reuse on, kv v4, prefix 8192"; nothing for kernels."""
+    if record.kernel:
+        return ""
+    reuse = record.variant.get("reuse")
+    return ", ".join(filter(None, [reuse and f"reuse {reuse}", settings(record)]))
+
+
+def cell_words(record: Record) -> str:
+    """Return what a cell is called in a sentence, e.g. "graph sm100, reuse on, kv v4, batch 8 x 1024"."""
+    if record.kernel:
+        return f"{kind_words(record)}, {batch_words(record)}"
+    return f"{kind_words(record)}, batch {batch_text(record)}"
+
+
+def kind_words(record: Record) -> str:
+    """Return what a cell is called but for its batch or case."""
+    if record.kernel:
+        return f"{record.kernel.get('name')} by {record.kernel.get('provider')}"
+    return f"{mode_text(record)}{_switches(record)}"
+
+
+def batch_words(record: Record) -> str:
+    """Return a cell's number of requests, or a kernel's case and rows."""
+    if record.kernel:
+        return " ".join(str(record.kernel.get(name)) for name in ("case", "rows"))
+    return str(record.batch.get("requests"))
+
+
+def which(cells: Sequence[StoredCell]) -> str:
+    """Return which cells are meant, those that differ only in their batch or case together."""
+    return "; ".join(_together(same) for same in grouped([one.any for one in cells], kind_words))
+
+
+def _together(records: Sequence[Record]) -> str:
+    names = list(dict.fromkeys(map(batch_words, records)))
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{kind_words(records[0])}, {'' if records[0].kernel else 'batch '}{', '.join(names[:MOST_NAMES])}{more}"
+
+
+def _switches(record: Record) -> str:
+    return "".join(f", {name} {record.variant[name]}" for name in ("reuse", "kv") if record.variant.get(name))
+
+
+def kernel_values(record: Record) -> tuple[object, ...]:
+    """Return a kernel's name, case, rows and provider."""
+    kernel = record.kernel or {}
+    return tuple(kernel.get(name) for name in ("name", "case", "rows", "provider"))

@@ -1,0 +1,153 @@
+"""`dsv4bench compare` as it is typed: what it prints, what the gate stops, and its exit codes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dsv4bench.cli_compare import with_percent
+from dsv4bench.results.schema import encode
+from tests.command_line import command_line
+from tests.results.synthetic import GPU, counts, lost, ramp, record, row
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: command_line(monkeypatch, capsys)("compare", *arguments)
+
+
+def step(middle_us=20_000, commit="a", step_ns=1000, **changes):
+    here = {**GPU, "commit": commit * 40, **changes.pop("environment", {})}
+    return record(samples_ns={"step_period": ramp(middle_us * 1000, step_ns)}, environment=here, **changes)
+
+
+MORE = counts("on", extra=[row("sparse_attention", 2, "eager", 0, copies=3)])
+FEWER = [one for one in counts("on") if one["op"] != "qkv_proj"]
+RUNS = {
+    "old": [step(commit="o")],
+    "same": [step()],
+    "slow3": [step(20_600)],
+    "slow1": [step(20_200)],
+    "fast": [step(10_000)],
+    "noisy": [step(step_ns=400_000)],
+    "more": [step(counts=MORE)],
+    "fewer": [step(counts=FEWER)],
+    "wrong": [replace(lost("wrong", "a byte differs"), environment=GPU)],
+    "b300": [step(30_000, environment={"gpu": "NVIDIA B300"})],
+    "driver": [step(30_000, environment={"driver": "590"})],
+    "v4": [step(batch=2)],
+    "both": [step(), step(batch=2)],
+    "slow-and-driver": [step(20_600), step(batch=2, environment={"driver": "590"})],
+}
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path):
+    for name, records in RUNS.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(map(encode, records)))
+
+
+# before, after, options: the exit code and what is said on stderr
+GATES = [
+    ("old same", 0, ""),
+    ("old slow3", 0, ""),
+    ("old slow3 --gate", 1, "gate: SLOWER: eager, reuse on, kv v41+fp4, batch 1 x 1024: +3.00 % [+2.98 %, +3.02 %]"),
+    ("old slow3 --gate 5", 0, ""),
+    ("old slow1 --gate", 0, ""),
+    ("--gate 0.5 old slow1", 1, "gate: SLOWER"),
+    ("old slow1 --gate=0.5%", 1, "gate: SLOWER"),
+    ("old fast --gate --strict", 0, ""),
+    ("old noisy --gate", 0, "gate: passed: INCONCLUSIVE: eager, reuse on, kv v41+fp4, batch 1"),
+    ("old noisy --gate --strict", 3, "gate: INCONCLUSIVE: eager"),
+    ("old more", 0, ""),
+    ("old more --gate", 1, "gate: added launches: eager, reuse on, kv v41+fp4, batch 1 x 1024: sparse_attention"),
+    ("old fewer --gate --strict", 0, ""),
+    ("old wrong", 0, ""),
+    (
+        "old wrong --gate",
+        1,
+        "gate: no time any more: eager, reuse on, kv v41+fp4, batch 1 x 1024: after: wrong: a byte",
+    ),
+    ("wrong old --gate", 0, ""),
+    ("old b300", 0, ""),
+    ("old b300 --gate", 3, "gate: two machines: no verdict: eager"),
+    ("old driver", 3, ""),
+    ("old driver --gate", 3, "gate: not comparable: driver: 580 before, 590 after: eager"),
+    ("old v4", 4, ""),
+    ("old v4 --gate", 4, "gate: passed: not run after: eager"),
+    ("both same --gate", 0, "gate: passed: not run after: eager, reuse on, kv v41+fp4, batch 2"),
+    ("both same --gate --strict", 3, "gate: not run after"),
+    ("same both --gate --strict", 0, ""),
+    ("both slow-and-driver --gate", 1, "gate: SLOWER"),
+]
+
+
+@pytest.mark.parametrize(("typed", "code", "said"), GATES, ids=[typed for typed, *_ in GATES])
+def test_exit_codes(run, typed, code, said):
+    words = [f"{word}.jsonl" if word in RUNS else word for word in typed.split()]
+    found = run(*words)
+    assert found.code == code
+    assert said in found.err if said else found.err == ""
+    assert found.out
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("old.jsonl same.jsonl --by layer", "--by layer: expected one of cell, mode, batch, kv"),
+        ("old.jsonl same.jsonl --gate 0", "--gate 0: expected a percentage above 0 and below 100, e.g. --gate 2"),
+        ("old.jsonl same.jsonl --gate=two", "--gate two: expected a percentage"),
+        ("old.jsonl same.jsonl --strict", "--strict: only --gate has something to be strict about"),
+        ("old.jsonl none.jsonl", "none.jsonl: no such file or directory"),
+        ("old.jsonl same.jsonl --format pdf", "--format pdf: expected one of table, md, csv, json, jsonl"),
+        ("old.jsonl empty.jsonl", "empty.jsonl: no records here"),
+    ],
+    ids=lambda text: text.split(" ", 2)[-1],
+)
+def test_a_mistake_is_one_line(run, tmp_path, typed, message):
+    (tmp_path / "empty.jsonl").write_text("")
+    found = run(*typed.split())
+    assert (found.code, found.out) == (2, "")
+    assert message in found.err
+    assert found.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "parsed"),
+    [
+        ("a b --gate", "a b --gate 2"),
+        ("--gate a b", "--gate 2 a b"),
+        ("--gate 1 a b", "--gate 1 a b"),
+        ("a --gate --strict b", "a --gate 2 --strict b"),
+        ("a b --gate=1", "a b --gate=1"),
+        ("a b", "a b"),
+    ],
+)
+def test_the_gate_may_stand_without_its_percentage(typed, parsed):
+    assert with_percent(typed.split()) == parsed.split()
+
+
+def test_json_holds_every_cell_with_its_keys(run):
+    (found,) = json.loads(run("old.jsonl", "slow3.jsonl", "--json").out)
+    assert (found["verdict"], found["least"], found["added"]) == ("SLOWER", 0.02, [])
+    assert found["before_ns"]["value"] == 20_000_000
+    assert found["ratio"]["value"] == pytest.approx(1.03)
+    assert found["keys"] == {"before": ["gpu-1-False-on"], "after": ["gpu-1-False-on"]}
+    assert found["batch"]["requests"] == 1
+    (line,) = run("old.jsonl", "driver.jsonl", "--format", "jsonl").out.splitlines()
+    assert json.loads(line)["differences"] == [{"what": "driver", "before": "580", "after": "590"}]
+
+
+def test_a_torn_line_is_said(run, tmp_path):
+    (tmp_path / "torn.jsonl").write_text(encode(step()) + encode(step())[:40])
+    found = run("old.jsonl", "torn.jsonl")
+    assert found.code == 0
+    assert found.err.startswith("warning: torn.jsonl:2: left out a torn last line")
+
+
+def test_help_fits_80_columns(run):
+    found = run("--help")
+    assert found.code == 0
+    assert max(map(len, found.out.splitlines())) <= 80
+    assert "--gate [PCT]" in found.out
