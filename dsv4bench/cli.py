@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dsv4bench import __version__, cli_compare
+from dsv4bench import __version__, cli_compare, cli_project
 from dsv4bench import cli_kernel_options as kernel_options
 from dsv4bench import cli_options as options
 from dsv4bench.cli_check import check
@@ -229,6 +229,9 @@ def list_(as_json: options.Json = False) -> None:
     from dsv4bench.cli_machine import show_catalogue
 
     show_catalogue(as_json)
+
+
+app.command("project", epilog=cli_project.EPILOG)(cli_project.project)
 
 
 app.command("compare", cls=cli_compare.Compare, epilog=cli_compare.EPILOG)(cli_compare.compare)

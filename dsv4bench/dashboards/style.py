@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dsv4bench.units import format_plus_minus
+from dsv4bench.units import format_in_unit, format_plus_minus
 
 if TYPE_CHECKING:
     from dsv4bench.results.stats import Interval
@@ -46,8 +46,15 @@ def alarms() -> str:
 
 
 def plus_minus(interval: Interval | None, scale: int, signed: bool = False) -> str:
-    """Return "12.34 ±0.05" in the unit of `scale` nanoseconds: the median and the distance to its farther bound."""
-    return "" if interval is None else format_plus_minus(interval.value, interval.half_width, scale, signed)
+    """Return "12.34 ±0.05" in the unit of `scale` nanoseconds: the median and the distance to its farther bound.
+
+    One value has no bounds: a single sample, or a modelled time.
+    """
+    if interval is None:
+        return ""
+    if interval.confidence == 0:
+        return format_in_unit(interval.value, scale, signed)
+    return format_plus_minus(interval.value, interval.half_width, scale, signed)
 
 
 def arrow(before: object, after: object, *, always: bool = False) -> str:

@@ -138,6 +138,8 @@ def _change_cell(one: Comparison) -> Cell:
 
 
 def _confidence_note(records: Sequence[Record], both: bool) -> str:
+    if all(record.label == "modelled" for record in records):
+        return "one modelled time each, without an interval"
     counts = sorted({len(record.step_samples_ns) for record in records if record.step_samples_ns})
     samples = _least_to_most([str(count) for count in counts]) if counts else "no"
     return (

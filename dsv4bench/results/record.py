@@ -54,6 +54,7 @@ class Record:
     device_time: dict[str, Any] | None = None
     redundant: list[dict[str, Any]] | None = None
     ab: dict[str, Any] | None = None
+    projection: dict[str, Any] | None = None
     traces: list[str] = field(default_factory=list)
     checks: list[dict[str, Any]] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
@@ -108,7 +109,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("note", "counts", "checks", "flags", "argv", "traces"), list),
     **dict.fromkeys(("batch", "variant", "providers", "samples_ns", "memory", "environment", "extra"), dict),
     **dict.fromkeys(("kernel", "timing", "predicted", "coverage", "graph", "clocks"), (dict, type(None))),
-    **dict.fromkeys(("capture_ledger", "device_time", "ab"), (dict, type(None))),
+    **dict.fromkeys(("capture_ledger", "device_time", "ab", "projection"), (dict, type(None))),
     "reason": (str, type(None)),
     "counted_forwards": (int, type(None)),
     **dict.fromkeys(("rank_samples_ns", "redundant"), (list, type(None))),

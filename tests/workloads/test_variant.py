@@ -4,7 +4,7 @@ import pytest
 
 from dsv4bench.errors import UsageError
 from dsv4bench.kernels.layout import UNIFORM_FP8, V4, V41, V41_FP4, V41_FP4_NEW, V41_NEW
-from dsv4bench.workloads.variant import KV_PAIRS, KVPair, Variant, kv_pair
+from dsv4bench.workloads.variant import KV_PAIRS, KVPair, Variant, kv_pair, variant_of
 
 PAIRS = {
     "v4": KVPair(V4, V4),
@@ -54,3 +54,20 @@ def test_switches_carry_command_line_names():
         "breaks": None,
         "break-outputs": None,
     }
+
+
+READ_BACK = {
+    "eager": Variant(KV_PAIRS["v4"], reuse="off", compressor="torch"),
+    "full graph": Variant(KV_PAIRS["uniform"], graph=True, graph_mode="full", provider="torch"),
+    "breakable": Variant(KV_PAIRS["v41+fp4"], graph=True, breaks="hopper", break_outputs="static"),
+}
+
+
+@pytest.mark.parametrize("variant", READ_BACK.values(), ids=READ_BACK)
+def test_a_variant_is_read_back_from_its_switches(variant):
+    assert variant_of(variant.switches()) == variant
+
+
+def test_what_an_older_record_lacks_is_default():
+    old = {"kv": "v41", "reuse": "off", "compressor": "fused", "graph": True, "graph-mode": "full"}
+    assert variant_of(old) == Variant(KV_PAIRS["v41"], reuse="off", graph=True, graph_mode="full")
