@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from dsv4bench import __version__, cli_compare, cli_project
 from dsv4bench import cli_kernel_options as kernel_options
 from dsv4bench import cli_options as options
+from dsv4bench.cli_ab import ab
 from dsv4bench.cli_check import check
 from dsv4bench.cli_trace import trace
 from dsv4bench.errors import DsvError, RecordError, UsageError
@@ -51,6 +52,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(ab)
 app.add_typer(check)
 app.add_typer(trace)
 

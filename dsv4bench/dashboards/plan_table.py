@@ -36,7 +36,7 @@ def _cell_table(planned: Sequence[Planned], notes: Sequence[str]) -> Table:
     title = f"plan: {len(planned)} cells of the attention stack, about {format_ns(total_ns, 2)} of running (modelled)"
     axes = {**BATCH, **LOAD_AXES, **MODE, **HOW_AXES}
     columns = (
-        *_columns(axes, planned),
+        *axis_columns(axes, planned),
         Column("bucket", ("buckets",)),
         Column("pads", ("padded_rows",)),
         *(Column(name, (f"{name}_ns",)) for name in ("step", "cell")),
@@ -45,14 +45,14 @@ def _cell_table(planned: Sequence[Planned], notes: Sequence[str]) -> Table:
         Column("", ("label",)),
     )
     rows = tuple((*(cell(one[name]) for name in axes), *_padding(one), *_figures(one)) for one in planned)
-    return Table(title, columns, rows, (*_settings(planned), *notes))
+    return Table(title, columns, rows, (*shared_settings(planned), *notes))
 
 
 def _saving_table(planned: Sequence[Planned]) -> Table:
     """Return what reuse saves of each load: how a cell is launched changes nothing about that."""
     axes = {**BATCH, **LOAD_AXES}
     columns = (
-        *_columns(axes, planned),
+        *axis_columns(axes, planned),
         Column("rows saved", ("saved_rows",)),
         Column("bytes saved", ("saved_bytes",)),
         Column("us saved", ("saved_ns",)),
@@ -66,12 +66,13 @@ def _saving_table(planned: Sequence[Planned]) -> Table:
     return Table("Saving of reuse per step, attention stack (modelled)", columns, rows, tuple(notes))
 
 
-def _columns(axes: Mapping[str, str], planned: Sequence[Planned]) -> list[Column]:
+def axis_columns(axes: Mapping[str, str], planned: Sequence[Planned]) -> list[Column]:
+    """Return the columns of the axes; one with a single value is only in CSV."""
     shared = _shared(planned)
     return [Column("" if name in shared else title, (name,), right=name not in WORDS) for name, title in axes.items()]
 
 
-def _settings(planned: Sequence[Planned]) -> list[str]:
+def shared_settings(planned: Sequence[Planned]) -> list[str]:
     """Return one line of what all cells share, and one of the stack's share of the FLOPs."""
     words = [f"{name.replace('_', ' ')} {value}" for name, value in _shared(planned).items() if value is not None]
     return [", ".join(words), *_stack_share(planned)] if words else _stack_share(planned)

@@ -17,10 +17,14 @@ from dsv4bench.dashboards.redundancy_tables import redundancy_tables
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.dashboards.table import Table
 from dsv4bench.dashboards.time_tables import step_tables
+from dsv4bench.dashboards.verdict_tables import verdict_tables
 from dsv4bench.errors import UsageError, nearest
 from dsv4bench.results.compare import latest, pairs
+from dsv4bench.results.noise_floor import noise_floor
 from dsv4bench.results.record import Record
 from dsv4bench.results.schema import encode, to_plain
+from dsv4bench.results.trials import trials
+from dsv4bench.results.verdict import judge
 
 FORMATS = ("table", "md", "csv", "json", "jsonl")
 
@@ -33,6 +37,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
     last = [record for record in latest(records) if record.kernel is None]
     reuse = pairs(last, "reuse", "off", "on")
     return [
+        *verdicts(records),
         *dequant_tables(reuse),
         *operation_tables(reuse),
         *step_tables(reuse),
@@ -44,6 +49,12 @@ def tables(records: Sequence[Record]) -> list[Table]:
         *compressor_tables(pairs(last, "compressor", "torch", "fused")),
         *kernel_tables(records),
     ]
+
+
+def verdicts(records: Sequence[Record]) -> list[Table]:
+    """Return the tables of verdicts of records of `dsv4bench ab`, those of all its sessions; none of other records."""
+    found = trials(records)
+    return verdict_tables(judge(found), noise_floor(found))
 
 
 def show(records: Sequence[Record], form: str, stream: TextIO) -> None:

@@ -1,0 +1,176 @@
+"""What `dsv4bench ab` does after parsing: set up, run pair by pair, keep, print verdicts, write a block, gate."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK, output_format
+from dsv4bench.cli_ab_plan import print_plan
+from dsv4bench.cli_ab_setup import Setup, Typed, set_up
+from dsv4bench.cli_prefill import exit_code, resume_command
+from dsv4bench.cli_progress import progress
+from dsv4bench.dashboards import tables
+from dsv4bench.dashboards.pr_block import pr_block
+from dsv4bench.dashboards.render import show_tables
+from dsv4bench.errors import UsageError
+from dsv4bench.profiling.ab_child import Job
+from dsv4bench.profiling.ab_experiment import Experiment, find_session, session_name
+from dsv4bench.profiling.ab_rule import NARROW, TIME_LIMIT, Budget
+from dsv4bench.profiling.ab_run import Launch, Run, finished_pairs, keys, missing, run_fresh, run_together
+from dsv4bench.profiling.session import Session, open_session
+from dsv4bench.results.noise_floor import noise_floor
+from dsv4bench.results.record import Record
+from dsv4bench.results.store import Store, open_store, read_records, resume_store, run_directory
+from dsv4bench.results.trials import SIDES, trials
+from dsv4bench.results.verdict import Verdict, judge
+from dsv4bench.workloads.memory import free_bytes, refuse_too_large
+from dsv4bench.workloads.sides import in_groups
+
+STDOUT = "-"
+
+
+def run_typed(typed: Typed) -> int:
+    """Run the command that was typed, by its options' names, and return its exit code."""
+    form = output_format(typed["form"], typed["as_json"])
+    _check(typed)
+    with TemporaryDirectory(prefix="dsv4bench-ab-") as scratch:
+        setup = set_up(typed, Path(scratch))
+        if typed["dry_run"]:
+            print_plan(setup, typed["out"] or typed["resume"], form)
+            return OK
+        return _run(setup, typed, form)
+
+
+def _check(typed: Typed) -> None:
+    """Raise UsageError for options that do not go together."""
+    if typed["out"] and typed["resume"] and not typed["dry_run"]:
+        raise UsageError(f"--out {typed['out']}: --resume {typed['resume']} already says where records go")
+    if typed["strict"] and not typed["gate"]:
+        raise UsageError("--strict: says what --gate lets pass; expected --gate too")
+    folder = Path(typed["md"]).parent
+    if typed["md"] not in ("", STDOUT) and not folder.is_dir():
+        raise UsageError(f"--md {typed['md']}: no such directory as {folder}")
+
+
+def _run(setup: Setup, typed: Typed, form: str) -> int:
+    """Measure what is missing, print what there is, and return the exit code."""
+    tell = _silent if typed["quiet"] else _tell
+    tell(*setup.told)
+    if not (setup.experiment.fresh and setup.options.device == "cuda"):  # asking takes a context on the GPU, for good
+        cells = [tuple(cell for two in group for cell in (two.a, two.b)) for group in in_groups(setup.twos)]
+        refuse_too_large(cells, free_bytes(setup.options.device))
+    sessions = _sessions(setup)
+    digest = setup.experiment.digest(keys(setup.twos, setup.experiment, sessions))
+    with _store(typed) as store:
+        earlier = read_records(store.directory).records
+        name = find_session(earlier, digest) or session_name(digest)
+        experiment = replace(setup.experiment, session=name)
+        run = Run(setup.twos, experiment, Budget.of(setup.limit_ns), store)
+        try:
+            stop = _measure(run, setup, sessions, earlier, tell)
+        except KeyboardInterrupt:
+            return _interrupted(store, name)
+        tell(*_why(stop, typed["time_limit"]), f"records: {store.directory}")
+        return _report(store, name, typed, form)
+
+
+def _sessions(setup: Setup) -> dict[str, Session]:
+    """Return the session of each side; they differ in the source tree that a record names."""
+    options, argv = setup.options, ("dsv4bench", *sys.argv[1:])
+    session = open_session(options.device, options.samples, options.quick, argv, setup.notes)
+    src = {side: dict(place.facts) if place.facts else None for side, place in setup.places.items()}
+    return {side: replace(session, environment=session.environment | {"src": src[side]}) for side in SIDES}
+
+
+def _store(typed: Typed) -> Store:
+    if typed["resume"]:
+        return resume_store(typed["resume"])
+    return open_store(typed["out"] or run_directory("ab"))
+
+
+def _measure(
+    run: Run, setup: Setup, sessions: Mapping[str, Session], earlier: Sequence[Record], tell: Callable[..., None]
+) -> str:
+    """Measure what no earlier record holds; return why it ended."""
+    if not run.experiment.fresh:
+        left = missing(run.twos, run.experiment, sessions["a"], earlier)
+        with progress(len(in_groups(left)), tell is _silent) as report:
+            return run_together(replace(run, twos=left), sessions["a"], report)
+
+    def job(side: str, pair: int, place: int) -> Job:
+        directory, session = str(run.store.directory.resolve()), sessions[side]
+        own = (session.argv, session.notes, session.environment["src"])
+        return Job(run.experiment, setup.arguments, setup.switches, side, pair, place, directory, *own)
+
+    launches = {
+        side: Launch(place.command, place.environment(), sessions[side]) for side, place in setup.places.items()
+    }
+    done = finished_pairs(run.twos, run.experiment, earlier)
+    return run_fresh(run, launches, job, done, lambda pair, side: tell(_title(run.experiment, pair, side)))
+
+
+def _title(experiment: Experiment, pair: int, side: str) -> str:
+    what = experiment.sides[side]
+    return f"[pair {pair + 1}/{experiment.pairs}] {side}{f': {what}' if what else ''}"
+
+
+def _why(stop: str, limit: str | None) -> list[str]:
+    """Return a line about an end before all pairs, or none."""
+    said = {
+        TIME_LIMIT: f"stopped at --time-limit {limit}: cells have fewer pairs than were asked for",
+        NARROW: "stopped: the interval of every cell is narrower than half of the least effect",
+    }
+    return [said[stop]] if stop in said else []
+
+
+def _interrupted(store: Store, session: str) -> int:
+    """Say what is kept after Ctrl-C, and how to go on."""
+    kept = len(_of(read_records(store.directory).records, session))
+    _tell(f"interrupted: {kept} records are kept in {store.directory}; go on with")
+    _tell(f"  {resume_command(sys.argv[1:], store.directory)}")
+    return INTERRUPTED
+
+
+def _report(store: Store, session: str, typed: Typed, form: str) -> int:
+    """Print the verdicts, write the block, and return the exit code that the session's records earn."""
+    records = [record for record in read_records(store.directory).records if record.ab is not None]
+    found = trials(records)
+    verdicts, floors = judge(found), noise_floor(found)
+    block = pr_block(records, verdicts, floors) if typed["md"] else ""
+    if typed["md"] not in ("", STDOUT):
+        Path(typed["md"]).write_text(block, encoding="utf-8")
+    if typed["md"] == STDOUT:
+        sys.stdout.write(block)
+    elif form in ("json", "jsonl"):
+        tables.show(records, form, sys.stdout)
+    else:
+        show_tables(tables.verdicts(records), form, sys.stdout)
+    own = [verdict for verdict in verdicts if (verdict.trial.any.ab or {})["session"] == session]
+    return gated(exit_code(_of(records, session)), own, typed["gate"], typed["strict"])
+
+
+def gated(code: int, verdicts: Sequence[Verdict], gate: bool, strict: bool) -> int:
+    """Return the exit code with what a gate adds to it; A/A trials pass. The gravest counts: 1, then 4, then 3."""
+    words = {verdict.word for verdict in verdicts if not verdict.trial.aa} if gate else set()
+    if "SLOWER" in words or code == FAILED:
+        return FAILED
+    if code == NOTHING:
+        return NOTHING
+    return INCOMPLETE if strict and "INCONCLUSIVE" in words else code
+
+
+def _of(records: Sequence[Record], session: str) -> list[Record]:
+    return [record for record in records if record.ab is not None and record.ab["session"] == session]
+
+
+def _tell(*lines: str) -> None:
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _silent(*lines: str) -> None:
+    """Say nothing."""

@@ -1,0 +1,131 @@
+"""From what was typed after `dsv4bench ab` to an experiment: sides, places, cells, pairs; or one line why not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dsv4bench.cli import AXES
+from dsv4bench.cli_ab_sources import Place, place_texts, places
+from dsv4bench.errors import UsageError
+from dsv4bench.profiling.ab_experiment import Experiment
+from dsv4bench.results.trials import SIDES
+from dsv4bench.results.verdict import MinEffect, parse_min_effect
+from dsv4bench.results.verdict_stats import pairs_needed
+from dsv4bench.units import NS_PER_S, format_count
+from dsv4bench.workloads.cells import cells
+from dsv4bench.workloads.options import PrefillArguments, PrefillOptions, prefill_options, resolve_device, whole
+from dsv4bench.workloads.sides import Switches, Two, both_sides, check_sides, parse_side, side_text, two_sides
+
+BLOCK = {"cuda": 10, "cpu": 3}  # samples of a side in a pair
+Typed = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """An experiment that has no session yet: its cells, the arguments of the plan that holds them, where sides run.
+
+    `notes` go into every record, `told` is for the one who asked.
+    """
+
+    experiment: Experiment
+    twos: list[Two]
+    arguments: PrefillArguments
+    options: PrefillOptions
+    switches: dict[str, Switches]
+    places: dict[str, Place]
+    limit_ns: int | None
+    notes: tuple[str, ...]
+    told: tuple[str, ...]
+
+
+def set_up(typed: Typed, scratch: Path) -> Setup:
+    """Return what was asked for; source trees of git revisions are unpacked in `scratch`."""
+    device = resolve_device(typed["device"])
+    switches, where = _sides(typed, device, scratch)
+    arguments = _arguments(typed, switches, device)
+    options = prefill_options(arguments)
+    twos = two_sides(cells(options), switches["a"], switches["b"])
+    apart = [] if all(two.together for two in twos) else list(switches["a"])
+    texts = place_texts(where)
+    experiment = Experiment(
+        session="",
+        sides={side: ",".join(filter(None, (side_text(switches[side]), texts[side]))) for side in SIDES},
+        aa=typed["aa"],
+        min_effect=_min_effect(typed["min_effect"]),
+        pairs=_pairs(typed["pairs"], len(twos)),
+        least_pairs=pairs_needed(len(twos)),
+        block=int(arguments.samples or 0),
+        fresh=typed["fresh"] or bool(apart) or any(place.elsewhere for place in where.values()),
+    )
+    notes = (*options.notes, *(["one warm-up before the samples of a process"] if options.quick else []))
+    told = (*_told(experiment, len(twos), apart), *_idle_trees(where, twos))
+    return Setup(experiment, twos, arguments, options, switches, where, _limit_ns(typed["time_limit"]), notes, told)
+
+
+def _sides(typed: Typed, device: str, scratch: Path) -> tuple[dict[str, Switches], dict[str, Place]]:
+    """Return what each side sets and where it runs; with --aa both are a."""
+    texts = [{side: str(typed[f"{side}_{kind}"]) for side in SIDES} for kind in ("src", "env")]
+    switches = {side: parse_side(f"--{side}", typed[side], device) for side in SIDES}
+    if typed["aa"]:
+        texts, switches = [{**text, "b": ""} for text in texts], dict.fromkeys(SIDES, switches["a"])
+    where = places(texts[0], texts[1], scratch)
+    if typed["aa"]:
+        return switches, dict.fromkeys(SIDES, where["a"])
+    check_sides(switches["a"], switches["b"], elsewhere=where["a"].differs_from(where["b"]))
+    return switches, where
+
+
+def _arguments(typed: Typed, switches: Mapping[str, Switches], device: str) -> PrefillArguments:
+    """Return the arguments of the plan of both sides, with the samples that a side has in a pair."""
+    own = {name: value for name, value in typed.items() if name in PrefillArguments.__dataclass_fields__}
+    own |= {name: "" for name in AXES if own[name] is None}
+    block = BLOCK[device] if own["samples"] is None else whole("--samples", own["samples"], least=1)
+    sampled = PrefillArguments(**own | {"samples": block, "quick": device == "cpu"})
+    return both_sides(sampled, switches["a"], switches["b"])
+
+
+def _min_effect(text: str) -> MinEffect | None:
+    return parse_min_effect(text) if text else None
+
+
+def _pairs(text: str | None, cells: int) -> int:
+    return pairs_needed(cells) if text is None else whole("--pairs", text, least=1)
+
+
+def _limit_ns(text: str | None) -> int | None:
+    """Return the nanoseconds of --time-limit, or None where there is none."""
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"--time-limit {text}: expected seconds, a number above 0")
+    return round(seconds * NS_PER_S)
+
+
+def _told(experiment: Experiment, cells: int, apart: list[str]) -> tuple[str, ...]:
+    """Return the lines about what was decided for the user, and what will not be decided."""
+    told = []
+    if apart:
+        told.append(f"a and b differ in {', '.join(apart)}: pairs of fresh processes")
+    if experiment.pairs < experiment.least_pairs and not experiment.aa:
+        told.append(
+            f"too few pairs: with fewer than {experiment.least_pairs} no verdict on {format_count(cells, 'cell')} can"
+            " name a difference"
+        )
+    return tuple(told)
+
+
+def _idle_trees(where: Mapping[str, Place], twos: Sequence[Two]) -> tuple[str, ...]:
+    """Return a line where source trees hold nothing that the plan's providers call."""
+    packages = sorted({name for place in where.values() for name in place.packages})
+    providers = " ".join({cell.variant.provider for two in twos for cell in (two.a, two.b)})
+    if not packages or "dsv4bench" in packages or ".py:" in providers or any(name in providers for name in packages):
+        return ()
+    return (f"the source trees hold {', '.join(packages)}, and --provider {providers} calls none of it",)

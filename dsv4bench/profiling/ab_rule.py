@@ -1,0 +1,88 @@
+"""When an A/B has enough: all its pairs, a difference that is known well enough, or no time left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic_ns
+
+from dsv4bench.profiling.timing import StopRule
+from dsv4bench.results.stats import CONFIDENCE
+from dsv4bench.results.trials import PairOfSamples
+from dsv4bench.results.verdict import NARROW_SHARE, MinEffect
+from dsv4bench.results.verdict_stats import log_ratios, medians_ns, pair_interval
+
+ALL_PAIRS, NARROW, TIME_LIMIT = "all pairs", "narrow enough", "time limit"  # why sampling ended
+
+
+@dataclass(slots=True)
+class Budget:
+    """The time until a deadline, dealt evenly to the `left` timings that have not begun; None: no deadline."""
+
+    deadline_ns: int | None = None
+    left: int = 1
+    now_ns: Callable[[], int] = monotonic_ns
+
+    @classmethod
+    def of(cls, limit_ns: int | None, now_ns: Callable[[], int] = monotonic_ns) -> Budget:
+        """Return a budget that begins now."""
+        return cls(None if limit_ns is None else now_ns() + limit_ns, now_ns=now_ns)
+
+    @property
+    def spent(self) -> bool:
+        """Whether the deadline is over."""
+        return self.deadline_ns is not None and self.now_ns() >= self.deadline_ns
+
+    def over(self, elapsed_ns: int) -> bool:
+        """Return whether a timing that has taken `elapsed_ns` has had its share; then the next one's begins."""
+        if self.deadline_ns is None:
+            return False
+        began_ns = self.now_ns() - elapsed_ns
+        return elapsed_ns * max(1, self.left) >= self.deadline_ns - began_ns
+
+
+@dataclass(frozen=True, slots=True)
+class PairsRule(StopRule):
+    """Stop after `samples`, which are whole blocks; sooner where time is up or all differences are known well enough.
+
+    The subjects are a and b of one cell after another. Only the width of an interval decides, never where it lies: so
+    stopping favours no verdict.
+    """
+
+    least_pairs: int = 1
+    min_effect: MinEffect = field(default_factory=MinEffect)
+    budget: Budget = field(default_factory=Budget)
+
+    def reason(self, periods: Sequence[Sequence[int]], elapsed_ns: int) -> str | None:
+        """Return why to stop, at the end of a block, or None."""
+        taken = len(periods[0])
+        if taken % self.block:
+            return None
+        reason = self._reason(periods, taken, elapsed_ns)
+        if reason is not None:
+            self.budget.left -= 1
+        return reason
+
+    def _reason(self, periods: Sequence[Sequence[int]], taken: int, elapsed_ns: int) -> str | None:
+        if taken >= (self.samples or 0):
+            return ALL_PAIRS
+        if self.budget.over(elapsed_ns):
+            return TIME_LIMIT
+        if taken < self.least_pairs * self.block:
+            return None
+        blocks = range(0, taken, self.block)
+        sides = zip(periods[::2], periods[1::2], strict=False)  # a cell that ended leaves its neighbour over
+        pairs = [[_block(a, b, start, self.block) for start in blocks] for a, b in sides]
+        return NARROW if all(narrow(one, self.min_effect) for one in pairs) else None
+
+
+def narrow(pairs: Sequence[PairOfSamples], effect: MinEffect) -> bool:
+    """Return whether the interval of B against A is so narrow that more pairs would hardly help, wherever it lies."""
+    a, b = medians_ns(pairs)
+    interval = pair_interval(b - a) if effect.relative is None else pair_interval(log_ratios(pairs))
+    least = effect.absolute_ns if effect.relative is None else effect.relative
+    return interval.confidence >= CONFIDENCE and interval.half_width <= NARROW_SHARE * (least or 0)
+
+
+def _block(a: Sequence[int], b: Sequence[int], start: int, block: int) -> PairOfSamples:
+    return PairOfSamples(tuple(a[start : start + block]), tuple(b[start : start + block]))

@@ -1,0 +1,175 @@
+"""Runs an A/B: both sides in one process with their samples in turn, or pair after pair of fresh processes.
+
+Every record is in the store as soon as its group, or its process, is over. A side that cannot be measured is a record
+with a status and a reason, and the run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dsv4bench.errors import DsvError
+from dsv4bench.profiling import sweep
+from dsv4bench.profiling.ab_child import Job
+from dsv4bench.profiling.ab_experiment import Experiment, cell_of
+from dsv4bench.profiling.ab_rule import ALL_PAIRS, NARROW, TIME_LIMIT, Budget, PairsRule
+from dsv4bench.profiling.process import run_process
+from dsv4bench.profiling.recording import unmeasured
+from dsv4bench.profiling.session import Session
+from dsv4bench.results.record import Record
+from dsv4bench.results.store import Store, read_records
+from dsv4bench.results.trials import SIDES, trials
+from dsv4bench.results.verdict import judge
+from dsv4bench.workloads.cells import Cell
+from dsv4bench.workloads.sides import Two, in_groups
+
+NO_TIME_LEFT = "--time-limit was over before it was measured"
+START_S = 600  # for a process to import, draw its weights and compile its kernels; it is ended when it takes longer
+CELL_S = 120  # for a process to measure one cell: twice of what docs/ab.md says that a cell takes at the most
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the processes of a side are started, and the session whose records stand for one that died."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is left to be measured, of which experiment, in which time, and where its records go."""
+
+    twos: Sequence[Two]
+    experiment: Experiment
+    budget: Budget
+    store: Store
+
+
+def run_together(run: Run, session: Session, progress: sweep.Progress = lambda _group, _pass: None) -> str:
+    """Measure all cells in this process, the samples of a and b in turn; return why it ended."""
+    experiment, in_turn = run.experiment, in_groups(run.twos)
+    plan = [tuple(sampled(cell, experiment) for two in group for cell in (two.a, two.b)) for group in in_turn]
+    session = replace(session, rule=_rule(run, session))
+    found, stops = sweep.run(plan, session, progress=progress), set[str]()
+    for place, group in enumerate(in_turn):
+        run.budget.left = sum(map(_timings, in_turn[place:]))
+        if run.budget.spent:
+            records = [unmeasured(cell, session, "skipped", NO_TIME_LEFT) for cell in plan[place]]
+        else:
+            records = next(found)
+        for record, (two, side) in zip(records, [(two, side) for two in group for side in SIDES], strict=True):
+            run.store.append(experiment.stamped(record, two, side))
+            stops.update((record.timing or {}).get("stop", [TIME_LIMIT] if record.status == "skipped" else []))
+    return next((stop for stop in (TIME_LIMIT, NARROW) if stop in stops), ALL_PAIRS)
+
+
+def run_fresh(
+    run: Run,
+    launches: Mapping[str, Launch],
+    job: Callable[[str, int, int], Job],
+    done: Collection[int] = (),
+    progress: Callable[[int, str], None] = lambda _pair, _side: None,
+) -> str:
+    """Measure pair after pair, each side in a process of its own (a b, b a, ...); return why it ended.
+
+    `job` makes the job of a side, a pair and a place. The pairs that are `done` are left out.
+    """
+    left = [pair for pair in range(run.experiment.pairs) if pair not in done]
+    for pair in left:
+        for place, side in enumerate(SIDES if pair % 2 == 0 else SIDES[::-1]):
+            progress(pair, side)
+            _run_side(run, job(side, pair, place), launches[side])
+        if pair != left[-1] and run.budget.spent:
+            return TIME_LIMIT
+        if pair != left[-1] and pair + 1 >= run.experiment.least_pairs and _all_narrow(run):
+            return NARROW
+    return ALL_PAIRS
+
+
+def sampled(cell: Cell, experiment: Experiment) -> Cell:
+    """Return a cell with as many samples as one process takes of it."""
+    return replace(cell, samples=experiment.block * (1 if experiment.fresh else experiment.pairs))
+
+
+def keys(twos: Sequence[Two], experiment: Experiment, sessions: Mapping[str, Session]) -> list[str]:
+    """Return the keys of all cells of both sides."""
+    return [sampled(cell_of(two, side), experiment).key(sessions[side].commit) for two in twos for side in SIDES]
+
+
+def missing(twos: Sequence[Two], experiment: Experiment, session: Session, records: Iterable[Record]) -> list[Two]:
+    """Return the cells of the groups that one process has not finished in this experiment's session."""
+    seen = {(said["side"], record.key) for record, said in _own(records, experiment)}
+    finished = {
+        (two.a.group, (side, sampled(cell_of(two, side), experiment).key(session.commit)) in seen)
+        for two in twos
+        for side in SIDES
+    }
+    return [two for two in twos if (two.a.group, False) in finished]
+
+
+def finished_pairs(twos: Sequence[Two], experiment: Experiment, records: Iterable[Record]) -> set[int]:
+    """Return the pairs of fresh processes of which both sides have a record of every cell."""
+    keys: dict[tuple[int, str], set[str]] = {}
+    for record, said in _own(records, experiment):
+        keys.setdefault((said["pair"], said["side"]), set()).add(record.key)
+    whole = {place for place, found in keys.items() if len(found) == len(twos)}
+    return {pair for pair, _ in whole if {(pair, side) for side in SIDES} <= whole}
+
+
+def _own(records: Iterable[Record], experiment: Experiment) -> Iterator[tuple[Record, dict[str, Any]]]:
+    """Yield the records of the experiment's session, each with what it says of itself."""
+    for record in records:
+        if record.ab is not None and record.ab["session"] == experiment.session:
+            yield record, record.ab
+
+
+def _rule(run: Run, session: Session) -> PairsRule:
+    """Return the rule of a process that takes all pairs; the strictest least effect decides what is narrow enough."""
+    effects = [run.experiment.min_effect_of(two) for two in run.twos]
+    return PairsRule(
+        samples=run.experiment.pairs * run.experiment.block,
+        warm_ups=session.rule.warm_ups,
+        sample_ns=session.rule.sample_ns,
+        block=run.experiment.block,
+        least_pairs=run.experiment.least_pairs,
+        min_effect=min(effects, key=lambda effect: (effect.relative or 0, effect.absolute_ns or 0)),
+        budget=run.budget,
+    )
+
+
+def _timings(group: Sequence[Two]) -> int:
+    """Return how often the cells of a group are timed: eager and graph apart, and where ranks wait, each forward."""
+    plan = group[0].a.plan
+    stretches = sum(map(len, plan)) if len(plan) > 1 else 1
+    return stretches * len({two.a.variant.graph for two in group})
+
+
+def _run_side(run: Run, job: Job, launch: Launch) -> None:
+    """Run the process of a side; cells that it leaves without a record get one that says why."""
+    before = _files(run.store)
+    try:
+        run_process([*launch.command, job.text()], launch.environment, START_S + CELL_S * len(run.twos))
+    except DsvError as error:
+        kept = sum(len(read_records(file).records) for file in _files(run.store) - before)
+        ordered = [two for group in in_groups(run.twos) for two in group]
+        for two in ordered[kept:]:
+            cell = sampled(cell_of(two, job.side), run.experiment)
+            record = unmeasured(cell, launch.session, "failed", f"its process: {error}")
+            run.store.append(run.experiment.stamped(record, two, job.side, job.pair, job.place))
+
+
+def _files(store: Store) -> set[Path]:
+    return set(store.directory.glob("*.jsonl"))
+
+
+def _all_narrow(run: Run) -> bool:
+    """Return whether the difference of every cell is known well enough by the pairs so far."""
+    records = read_records(run.store.directory).records
+    return all(
+        verdict.narrow_enough for verdict in judge(trials(record for record, _ in _own(records, run.experiment)))
+    )

@@ -1,0 +1,131 @@
+"""When sampling in pairs ends: all pairs, a difference known well enough, or a share of the time."""
+
+import pytest
+
+from dsv4bench.profiling.ab_rule import ALL_PAIRS, NARROW, TIME_LIMIT, Budget, PairsRule, narrow
+from dsv4bench.results.trials import PairOfSamples
+from dsv4bench.results.verdict import MinEffect
+
+HALF_PERCENT = MinEffect(relative=0.005)
+
+
+class Now:
+    """A time that a test sets."""
+
+    def __init__(self, ns=0):
+        self.ns = ns
+
+    def __call__(self):
+        return self.ns
+
+
+def rule(**changes):
+    return PairsRule(**{"samples": 40, "block": 2, "least_pairs": 6, "min_effect": HALF_PERCENT, **changes})
+
+
+def noisy(count, noise_ns, middle_ns=1_000_000):
+    """Samples that lie `noise_ns` above and below the middle in turn, two of each."""
+    return [middle_ns + noise_ns * (1 if place // 2 % 2 else -1) for place in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("taken", "noise_ns", "reason"),
+    [
+        (40, 100_000, ALL_PAIRS),
+        (41, 100_000, None),
+        (38, 100_000, None),
+        (10, 0, None),
+        (12, 0, NARROW),
+        (13, 0, None),
+        (12, 1000, NARROW),
+        (12, 4000, None),
+    ],
+    ids=[
+        "all pairs, whatever the noise",
+        "inside a block",
+        "noise and pairs left",
+        "too few pairs",
+        "as many as are needed, equal",
+        "as many, inside a block",
+        "noise under half of the least effect",
+        "noise over it",
+    ],
+)
+def test_sampling_ends_after_a_block_of_all_pairs_or_of_enough(taken, noise_ns, reason):
+    a, b = noisy(taken, 0), noisy(taken, noise_ns, 1_100_000)
+    assert rule().reason([a, b], 0) == reason
+
+
+def test_every_cell_must_be_known_well_enough():
+    a, known, unknown = noisy(12, 0), noisy(12, 0), noisy(12, 50_000)
+    assert rule().reason([a, known, a, known], 0) == NARROW
+    assert rule().reason([a, known, a, unknown], 0) is None
+    assert rule().reason([a, known, a], 0) == NARROW  # the other side of the second cell ended
+
+
+@pytest.mark.parametrize(
+    ("effect", "is_narrow"),
+    [
+        (MinEffect(relative=0.005), True),
+        (MinEffect(relative=0.001), False),
+        (MinEffect(absolute_ns=5_000), True),
+        (MinEffect(absolute_ns=1_000), False),
+    ],
+    ids=["0.5 %", "0.1 %", "5 us", "1 us"],
+)
+def test_narrow_is_half_of_the_least_effect_wherever_the_interval_lies(effect, is_narrow):
+    for middle_ns in (1_000_000, 700_000, 1_400_000):
+        share = middle_ns // 1_000_000 or 1
+        pairs = [PairOfSamples((1_000_000,), (middle_ns + off * share,)) for off in (-900, 900) * 6]
+        assert narrow(pairs, effect) is is_narrow
+
+
+def test_fewer_pairs_than_an_interval_needs_are_never_narrow():
+    assert not narrow([PairOfSamples((100,), (100,))] * 5, HALF_PERCENT)
+    assert narrow([PairOfSamples((100,), (100,))] * 6, HALF_PERCENT)
+
+
+# time
+
+
+def test_time_is_dealt_evenly_to_what_is_left():
+    now = Now()
+    budget = Budget.of(100, now)
+    budget.left = 4
+    now.ns = 24
+    assert not budget.over(24)  # began at 0: a quarter of 100
+    now.ns = 25
+    assert budget.over(25)
+    budget.left = 3
+    now.ns = 49
+    assert not budget.over(24)  # began at 25: a third of 75
+    now.ns = 50
+    assert budget.over(25)
+    assert not budget.spent
+    now.ns = 100
+    assert budget.spent
+
+
+def test_without_a_limit_time_is_never_over():
+    now = Now(10**18)
+    budget = Budget.of(None, now)
+    assert not budget.over(10**18)
+    assert not budget.spent
+
+
+def test_the_time_limit_ends_a_timing_after_a_block_and_leaves_its_share_to_the_next():
+    now = Now()
+    budget = Budget.of(100, now)
+    budget.left = 2
+    ruled = rule(budget=budget)
+    now.ns = 60
+    assert ruled.reason([[1] * 3] * 2, 60) is None
+    assert ruled.reason([[1] * 2] * 2, 60) == TIME_LIMIT
+    assert budget.left == 1
+    now.ns = 99
+    assert ruled.reason([[1] * 2] * 2, 39) is None  # all of the 40 that were left
+    now.ns = 100
+    assert ruled.reason([[1] * 2] * 2, 40) == TIME_LIMIT
+    assert budget.left == 0
+    now.ns = 120
+    assert ruled.reason([[1] * 2] * 2, 1) == TIME_LIMIT  # one that nobody counted still ends
