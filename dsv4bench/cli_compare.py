@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from dsv4bench import cli_options as options
-
-if TYPE_CHECKING:
-    from dsv4bench.results.record import Record
-    from dsv4bench.results.stored import StoredCell
 
 EPILOG = (
     "Exit codes: 0 ok; 1 (--gate) a cell is SLOWER, launches more or has no time any more; 2 usage; 3 runs that must"
@@ -68,131 +62,13 @@ def compare(
     Cells meet by geometry, batch, switches and ranks, whatever the commit. Runs of two machines are shown side by side.
     """
     from dsv4bench.cli import output_format
-    from dsv4bench.errors import UsageError, nearest
-    from dsv4bench.results.stored import compare_stored
+    from dsv4bench.cli_compare_run import Request, run_compare
+    from dsv4bench.errors import UsageError
 
-    known = ("cell", "mode", "batch", "kv")
-    if by not in known:
-        raise UsageError(f"--by {by}: expected one of {', '.join(known)}{nearest(by, known)}")
     if strict and not gate:
         raise UsageError("--strict: only --gate has something to be strict about; expected --gate [PCT] --strict")
-    least = _least(gate)
-    form = output_format(form, as_json)
-    cells = compare_stored(read(before), read(after), least)
-    show(cells, by, form)
-    raise typer.Exit(gated(cells, strict) if gate else code(cells))
-
-
-def read(path: Path) -> list[Record]:
-    """Return the records of a run and say what was left out; UsageError where there are none."""
-    from dsv4bench.errors import UsageError
-    from dsv4bench.results.store import read_records
-
-    reading = read_records(path)
-    tell(*(f"warning: {warning}" for warning in reading.warnings))
-    if not reading.records:
-        raise UsageError(f"{path}: no records here")
-    return reading.records
-
-
-def show(cells: Sequence[StoredCell], by: str, form: str) -> None:
-    """Print the cells as tables, or as plain objects."""
-    from dsv4bench.dashboards.compare_tables import stored_tables
-    from dsv4bench.dashboards.render import show_tables
-
-    if form == "json":
-        print(json.dumps([plain(one) for one in cells], indent=1, allow_nan=False))
-    elif form == "jsonl":
-        for one in cells:
-            print(json.dumps(plain(one), allow_nan=False))
-    else:
-        show_tables(stored_tables(cells, by), form, sys.stdout)
-
-
-def code(cells: Sequence[StoredCell]) -> int:
-    """Return the exit code without a gate: whether what was asked for could be shown."""
-    from dsv4bench.cli import INCOMPLETE, NOTHING, OK
-
-    if any(one.refused for one in cells):
-        return INCOMPLETE
-    return OK if any(one.old and one.new for one in cells) else NOTHING
-
-
-def gated(cells: Sequence[StoredCell], strict: bool) -> int:
-    """Say on stderr what stops the gate, or what it let pass, and return its exit code."""
-    from dsv4bench.cli import FAILED, INCOMPLETE, NOTHING, OK
-    from dsv4bench.results.stored import TWO_MACHINES
-
-    red = [line for one in cells for line in _red(one)]
-    doubts = [(TWO_MACHINES, one) for one in cells if one.two_machines]
-    doubts += [(one.reason, one) for one in cells if one.refused]
-    passed = [("INCONCLUSIVE", one) for one in cells if one.word == "INCONCLUSIVE"]
-    passed += [(one.reason, one) for one in cells if not one.new]
-    tell(*(f"gate: {line}" for line in [*red, *_counted(doubts)]))
-    tell(*(f"gate: {'' if strict else 'passed: '}{line}" for line in _counted(passed)))
-    if red:
-        return FAILED
-    if not any(one.old and one.new for one in cells):
-        return NOTHING
-    return INCOMPLETE if doubts or (strict and passed) else OK
-
-
-def _counted(said: Sequence[tuple[str, StoredCell]]) -> list[str]:
-    """Return one line for each reason, with its cells."""
-    from dsv4bench.dashboards.cells import grouped
-    from dsv4bench.dashboards.stored_cells import which
-
-    return [f"{same[0][0]}: {which([one for _, one in same])}" for same in grouped(said, lambda pair: pair[0])]
-
-
-def _red(one: StoredCell) -> list[str]:
-    """Return why a cell stops the gate."""
-    from dsv4bench.units import format_percent
-
-    found = [f"added launches: {_name(one)}: {sentence}" for sentence in one.added or ()]
-    if one.word == "SLOWER" and one.ratio:
-        low, high = (format_percent(share - 1, signed=True) for share in (one.ratio.low, one.ratio.high))
-        found.append(f"SLOWER: {_name(one)}: {format_percent(one.ratio.value - 1, signed=True)} [{low}, {high}]")
-    return found + ([f"no time any more: {_name(one)}: {one.reason}"] if one.lost else [])
-
-
-def _name(one: StoredCell) -> str:
-    from dsv4bench.dashboards.stored_cells import cell_words
-
-    return cell_words(one.any)
-
-
-def plain(one: StoredCell) -> dict[str, Any]:
-    """Return a cell as a JSON object; times in nanoseconds with the bounds of their 95 % intervals."""
-    record = one.any
-    bounds = {
-        name: None if seen is None else {"value": seen.value, "low": seen.low, "high": seen.high}
-        for name, seen in (("before_ns", one.before_ns), ("after_ns", one.after_ns), ("ratio", one.ratio))
-    }
-    runs = {side: [run.key for run in records] for side, records in (("before", one.old), ("after", one.new))}
-    names = ("geometry", "batch", "variant", "ranks", "mode")
-    kernel = {name: record.kernel.get(name) for name in ("name", "case", "rows")} if record.kernel else None
-    unlike = [{"what": found.what, "before": found.before, "after": found.after} for found in one.differences]
-    return {
-        **{name: getattr(record, name) for name in names},
-        "kernel": kernel,
-        "verdict": one.word,
-        "reason": one.reason,
-        "least": one.least,
-        **bounds,
-        "added": one.added,
-        "two_machines": one.two_machines,
-        "differences": unlike,
-        "unknown": list(one.unknown),
-        "keys": runs,
-        "left_out": one.left_out,
-    }
-
-
-def tell(*lines: str) -> None:
-    """Print lines on stderr."""
-    for line in lines:
-        print(line, file=sys.stderr)
+    request = Request(before, after, by, _least(gate), bool(gate), strict, output_format(form, as_json))
+    raise typer.Exit(run_compare(request))
 
 
 def _least(gate: str) -> float | None:
