@@ -27,7 +27,7 @@ def clock_objection(pairs: Sequence[PairOfSamples], faster: bool) -> str | None:
     same_sign = cycles.value < 0 if faster else cycles.value > 0
     if same_sign and (clock.covers_zero or not cycles.covers_zero):
         return None
-    return f"b's SM clock is {_change(clock)} of a's, and in cycles b takes {_change(cycles)}"
+    return f"b's SM clock differs by {_change(clock)}, its cycles by {_change(cycles)}"
 
 
 def _change(logs: Interval) -> str:

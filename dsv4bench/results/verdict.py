@@ -202,9 +202,9 @@ def _too_wide(one: Verdict) -> str:
     """Return why an interval that reaches over a bound decides nothing, and how many pairs would do."""
     effect, change = one.min_effect.text, _change(one)
     if one.narrow_enough:
-        return f"the change, {change}, is too near the least effect of {effect} to tell on which side it lies"
+        return f"the change, {change}, is too near the least effect of {effect} to be told from it"
     pairs = math.ceil(one.pairs * (_width(one) / NARROW_SHARE) ** 2)
-    return f"the change, {change}, is known too little for a least effect of {effect}; about {pairs} pairs would do"
+    return f"the change, {change}, is too uncertain for a least effect of {effect}; about {pairs} pairs would do"
 
 
 def _measure(one: Verdict) -> tuple[Interval, float, float]:

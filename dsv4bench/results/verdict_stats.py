@@ -38,8 +38,9 @@ def pair_interval(values: ArrayLike) -> Interval:
     The interval is the percentile bootstrap over pairs. The percentiles are those of Student's t instead of the normal
     distribution, as few pairs need: Hesterberg, "What teachers should know about the bootstrap" (2015), section 5.2.
     Samples within a pair are not resampled as well, which would count their noise twice (Davison and Hinkley, section
-    3.8). The resamples depend on nothing but the number of pairs and are drawn from sorted values, so that order, unit
-    and sign change no bound. Fewer than 6 pairs have their extremes as bounds, and `confidence` is what these reach.
+    3.8). The resamples depend on nothing but the number of pairs and are drawn from sorted values, the upper bound as
+    the lower one of the values' negatives: order, unit and sign change no bound. Fewer than 6 pairs have their extremes
+    as bounds, and `confidence` is what these reach.
     """
     ordered = np.sort(_floats(values))
     sums, count = _sorted_sums(ordered), len(ordered)
@@ -126,11 +127,11 @@ def _share_at_most(bound: float, table: Floats) -> float:
     """
     times, cumulated = _resamples(len(table))
     partners = (table <= bound).sum(axis=1)
-    twice = np.einsum("ij,ij->j", times, cumulated[partners]) + cumulated[(np.diagonal(table) <= bound).sum()]
-    return float(np.mean(twice >= len(table) * (len(table) + 1) // 2))
+    twice = np.einsum("ij,ij->j", times, cumulated[partners]) + cumulated[np.count_nonzero(np.diagonal(table) <= bound)]
+    return np.count_nonzero(twice >= len(table) * (len(table) + 1) // 2) / len(twice)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _resamples(count: int) -> tuple[Counts, Counts]:
     """Return how often each value is in each resample [values, resamples], and how often the first i are [i, ...]."""
     size = max(500, RESAMPLED_VALUES // count)

@@ -1,6 +1,7 @@
 """Trials read back from records: who belongs to whom, and which samples are a pair."""
 
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
@@ -28,6 +29,20 @@ def test_samples_that_alternated_are_split_into_blocks_of_the_same_place():
     (trial,) = trials([side("a", [1, 2, 3, 4, 5], mhz=[1980, None]), side("b", [6, 7, 8, 9, 10], mhz=[1970])])
     assert (trial.how, trial.aa, trial.sides) == (ONE_PROCESS, False, ("reuse=off", "reuse=on"))
     assert trial.pairs == (PairOfSamples((1, 2), (6, 7), 1980, 1970), PairOfSamples((3, 4), (8, 9), None, None))
+
+
+@pytest.mark.parametrize(
+    ("count", "pairs", "sizes"),
+    [(64, 64, {2}), (95, 95, {2}), (97, 48, {4, 6}), (530, 66, {16, 18})],
+    ids=["few", "still few", "two and two", "eight by eight"],
+)
+def test_many_pairs_of_one_process_are_merged_with_their_neighbours(count, pairs, sizes):
+    taken, clocks = list(range(2 * count)), [1000.0 + 2 * place for place in range(count)]
+    (trial,) = trials([side("a", taken, mhz=clocks), side("b", taken)])
+    assert len(trial.pairs) == pairs
+    assert {len(pair.a_ns) for pair in trial.pairs} == sizes
+    assert [time for pair in trial.pairs for time in pair.b_ns] == taken  # all of them, in their order
+    assert all(pair.a_mhz == pytest.approx(1000 + median(pair.a_ns) - 0.5) for pair in trial.pairs)
 
 
 def test_of_fresh_processes_the_pairs_are_those_of_which_both_have_a_time():
