@@ -19,6 +19,7 @@ from dsv4bench.profiling.clocks import Nvml, open_nvml
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = ("dsv4bench", "pyproject.toml")  # what measures
 _DIFF_DIGITS = 12
+_PACKAGES = {"sglang": "sglang", "flash_mla": "sgl-flash-mla", "deep_gemm": "sgl-deep-gemm"}  # of the extra "upstream"
 _CPU_INFO = Path("/proc/cpuinfo")
 _MAPS = Path("/proc/self/maps")
 
@@ -98,6 +99,7 @@ def _software() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "python": platform.python_version(),
         "dsv4bench": __version__,
+        **{provider: _version(package) for provider, package in _PACKAGES.items()},
     }
 
 

@@ -43,6 +43,19 @@ def test_a_cpu_environment_is_plain_and_tells_no_names_or_paths():
     assert str(Path(module.__file__).parent) not in text
 
 
+def test_packages_whose_kernels_are_called_are_named_with_their_versions(monkeypatch):
+    installed = {"sglang": "0.5.23", "sgl-flash-mla": "1.0.0"}
+
+    def version(package):
+        if package not in installed:
+            raise module.importlib.metadata.PackageNotFoundError(package)
+        return installed[package]
+
+    monkeypatch.setattr(module.importlib.metadata, "version", version)
+    facts = environment("cpu")
+    assert [facts[name] for name in ("sglang", "flash_mla", "deep_gemm")] == ["0.5.23", "1.0.0", None]
+
+
 def test_a_clean_checkout_has_a_commit(checkout):
     state = source_state(checkout, SOURCE)
     assert len(state["commit"]) == 40
