@@ -203,7 +203,10 @@ def _too_wide(one: Verdict) -> str:
     effect, change = one.min_effect.text, _change(one)
     if one.narrow_enough:
         return f"the change, {change}, is too near the least effect of {effect} to be told from it"
-    pairs = math.ceil(one.pairs * (_width(one) / NARROW_SHARE) ** 2)
+    taken = (
+        sum(len(pair.a_ns) for pair in one.trial.pairs) / (one.trial.any.ab or {})["block"]
+    )  # before any were merged
+    pairs = math.ceil(taken * (_width(one) / NARROW_SHARE) ** 2)
     return f"the change, {change}, is too uncertain for a least effect of {effect}; about {pairs} pairs would do"
 
 

@@ -70,6 +70,12 @@ def test_an_interval_that_is_too_wide_says_how_many_pairs_would_do():
     )
 
 
+def test_pairs_that_were_merged_are_counted_as_they_were_taken():
+    one = trial(around(-5_000, [10 * offset for offset in STEADY]))
+    merged = replace(one, pairs=tuple(PairOfSamples(pair.a_ns * 8, pair.b_ns * 8) for pair in one.pairs))
+    assert said(merged)[1].endswith("about 289 pairs would do")  # eight times as many as above
+
+
 @pytest.mark.parametrize(
     ("pairs", "cells", "word", "reason"),
     [
