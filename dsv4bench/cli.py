@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dsv4bench import __version__, cli_compare, cli_project
+from dsv4bench import __version__, cli_compare, cli_history, cli_project, cli_report, cli_repro
 from dsv4bench import cli_kernel_options as kernel_options
 from dsv4bench import cli_options as options
 from dsv4bench.cli_ab import ab
@@ -193,28 +193,7 @@ def show(
     tables.show(reading.records, form, sys.stdout)
 
 
-@app.command(epilog=EPILOG)
-def plot(
-    path: Annotated[Path, typer.Argument(help="A results directory or a .jsonl file.")],
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Where the figures go. [PATH, or its folder]")] = None,
-) -> None:
-    """Draw step time, the compressor alone and kernels, as PNG and SVG."""
-    from dsv4bench.dashboards.figures import draw
-    from dsv4bench.dashboards.kernel_plots import timed_kernels
-    from dsv4bench.results.frame import comparison_frame
-    from dsv4bench.results.store import read_records
-
-    reading = read_records(path)
-    _warn(reading.warnings)
-    if comparison_frame(reading.records).empty and not timed_kernels(reading.records):
-        raise UsageError(f"{path}: no pair of reuse off and on to draw, and no kernel with a time")
-    folder = out or (path if path.is_dir() else path.parent)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in draw(reading.records, folder):
-            typer.echo(str(file))
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise UsageError(f"--out {folder}: cannot write figures here: {error.strerror}") from None
+app.command(epilog=EPILOG)(cli_report.plot)
 
 
 @app.command()
@@ -233,10 +212,10 @@ def list_(as_json: options.Json = False) -> None:
     show_catalogue(as_json)
 
 
-app.command("project", epilog=cli_project.EPILOG)(cli_project.project)
-
-
 app.command("compare", cls=cli_compare.Compare, epilog=cli_compare.EPILOG)(cli_compare.compare)
+app.command("history", epilog=cli_history.EPILOG)(cli_history.history)
+app.command("repro", epilog=cli_repro.EPILOG)(cli_repro.repro)
+app.command("project", epilog=cli_project.EPILOG)(cli_project.project)
 
 
 def _warn(warnings: list[str]) -> None:

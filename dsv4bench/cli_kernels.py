@@ -98,9 +98,9 @@ def _show(store: Store, plan: Sequence[KernelGroup], session: Session, request: 
     records = sorted(found, key=lambda record: order.index(record.key))
     tables.show(records, request.form, sys.stdout)
     if request.plot:
-        from dsv4bench.dashboards.kernel_plots import draw_kernels
+        from dsv4bench.dashboards.figures import draw
 
-        for path in draw_kernels(records, store.directory):
+        for path in draw(records, store.directory):
             _tell(str(path))
     if not request.quiet:
         _tell(f"records: {store.directory}")

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 
@@ -141,9 +140,9 @@ def test_more_tokens_than_memory_takes_is_refused_before_anything_is_allocated(r
         ("show newer.jsonl", "dsv4bench: newer.jsonl:1: written with schema 99, this version reads up to schema 1"),
         ("show run --format xml", "dsv4bench: --format xml: expected one of table, md, csv, json, jsonl"),
         ("plot nowhere", "dsv4bench: nowhere: no such file or directory"),
-        ("plot empty", "dsv4bench: empty: no pair of reuse off and on to draw"),
-        ("plot run --out words.jsonl", "dsv4bench: --out words.jsonl: cannot write figures here: File exists"),
-        ("plot run --out words.jsonl/x", "dsv4bench: --out words.jsonl/x: cannot write figures here: Not a directory"),
+        ("plot empty", "dsv4bench: empty: no step and no kernel with a time to draw"),
+        ("plot run --out words.jsonl", "dsv4bench: words.jsonl: cannot write the figure: File exists"),
+        ("plot run --out words.jsonl/x", "dsv4bench: words.jsonl/x: cannot write the figure: Not a directory"),
     ],
     ids=lambda value: value if value.startswith(("show", "plot")) else "",
 )
@@ -203,7 +202,7 @@ def test_help_shows_how_an_axis_is_written(run):
     assert "8 | 1,2,8 | 1..64 doubles | 1..64:+8 | 1..64:x4 | @file" in words
 
 
-# show and plot
+# show
 
 
 def test_show_prints_the_tables_again(run, records):
@@ -231,33 +230,14 @@ def test_show_prints_other_formats(run, records, form, begins):
     assert run("show", records, "--format", form).out.startswith(begins)
 
 
-@pytest.mark.parametrize(("command", "printed"), [("show", "38 -> 4"), ("plot", "step-time.png")])
-def test_a_torn_last_line_is_a_warning_and_not_the_end(run, records, command, printed):
+def test_a_torn_last_line_is_a_warning_and_not_the_end(run, records):
     file = records / "records.jsonl"
     file.write_text(file.read_text() + encode(record(2))[:50])
-    found = run(command, records)
+    found = run("show", records)
     assert found.code == 0
-    assert printed in found.out
+    assert "38 -> 4" in found.out
     (only,) = found.err.splitlines()
     assert only.startswith(f"warning: {file}:13: left out a torn last line")
-
-
-def test_plot_draws_png_and_svg_into_the_folder_or_elsewhere(run, records, tmp_path):
-    found = run("plot", records)
-    assert (found.code, found.err) == (0, "")
-    assert found.out.splitlines() == [str(records / f"step-time.{end}") for end in ("png", "svg")]
-    elsewhere = tmp_path / "new" / "figures"
-    drawn = run("plot", records / "records.jsonl", "--out", elsewhere)
-    assert drawn.code == 0
-    assert sorted(file.name for file in elsewhere.iterdir()) == ["step-time.png", "step-time.svg"]
-
-
-def test_plot_needs_both_sides(run, tmp_path):
-    file = tmp_path / "one-side.jsonl"
-    file.write_text(encode(replace(record(1, "on"), variant={"reuse": "other"})))
-    assert (
-        run("plot", file).err == f"dsv4bench: {file}: no pair of reuse off and on to draw, and no kernel with a time\n"
-    )
 
 
 # the machine and the catalogue

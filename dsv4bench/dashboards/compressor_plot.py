@@ -15,6 +15,7 @@ from dsv4bench.dashboards.plots import (
     bounds_of,
     draw_intervals,
     legend,
+    logarithmic,
     styled,
     titled,
 )
@@ -80,7 +81,7 @@ def _draw_times(axes: Axes, alone: Sequence[Pair], across: str) -> None:
     scale, unit = time_unit([time.high for times in sides for time in times])
     for times, style in zip(sides, SIDES, strict=True):
         draw_intervals(axes, _places(alone, across), in_unit(bounds_of(times), scale), **MARKS, **style)
-    _logarithmic(axes)
+    logarithmic(axes)
     legend(axes)
     axes.set_ylabel(f"time, {unit} (median, interval)")
 
@@ -97,13 +98,3 @@ def _draw_speed_up(axes: Axes, alone: Sequence[Pair], across: str) -> None:
 
 def _places(alone: Sequence[Pair], across: str) -> list[int]:
     return [pair.any.batch[across] for pair in alone]
-
-
-def _logarithmic(axes: Axes) -> None:
-    """Make the axis of times logarithmic, with numbers written out."""
-    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))

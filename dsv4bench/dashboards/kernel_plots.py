@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsv4bench.dashboards.cells import grouped
-from dsv4bench.dashboards.plots import FONT_POINTS, save_figure
+from dsv4bench.dashboards.drawing import Drawing, hover
+from dsv4bench.dashboards.panels import file_words
+from dsv4bench.dashboards.plots import FONT_POINTS, styled
 from dsv4bench.dashboards.style import MUTED_COLOUR, PROVIDER_COLOURS
 from dsv4bench.results.compare import latest
 from dsv4bench.results.record import Record
@@ -23,23 +24,25 @@ MARKERS = "osD^vP*Xhp<>"
 BAR_INCHES = 0.32
 WIDTH_INCHES = 8.0
 LEAST_HEIGHT_INCHES = 2.6
+ROOFLINE = "Arithmetic rate of every kernel and provider against its intensity, under the ceilings of the same run."
+BARS = (
+    "Cold time of one kernel by every provider, shape by shape, with its interval; a tick is the time at the ceiling."
+)
 Timed = tuple[Record, Speed]
 
 
-def draw_kernels(records: Sequence[Record], folder: Path) -> list[Path]:
-    """Save the roofline of all kernels with a time and the bars of each in `folder`; return the files, none without.
+def kernel_figures(records: Sequence[Record]) -> Iterator[Drawing]:
+    """Yield the roofline of all kernels of a machine with a time, and the bars of each kernel.
 
     Kernels without arithmetic have no roofline.
     """
-    timed = timed_kernels(records)
-    if not timed:
-        return []
-    paths = []
-    if any(seen.intensity > 0 for _, seen in timed):
-        paths += save_figure(roofline_figure(timed), folder / "roofline")
-    for same in grouped(timed, lambda one: _name(one[0])):
-        paths += save_figure(bars_figure(same), folder / f"kernel-{_name(same[0][0])}")
-    return paths
+    parts = grouped(timed_kernels(records), lambda one: (one[0].label, one[0].engine, one[0].machine))
+    for timed in parts:
+        end = file_words(f"-{timed[0][0].label}-{timed[0][0].machine}") if len(parts) > 1 else ""
+        if any(seen.intensity > 0 for _, seen in timed):
+            yield Drawing(f"roofline{end}", ROOFLINE, roofline_figure(timed))
+        for same in grouped(timed, lambda one: _name(one[0])):
+            yield Drawing(f"kernel-{file_words(_name(same[0][0]))}{end}", BARS, bars_figure(same))
 
 
 def timed_kernels(records: Sequence[Record]) -> list[Timed]:
@@ -52,12 +55,12 @@ def roofline_figure(timed: Sequence[Timed]) -> Figure:
 
     A kernel has a marker, a provider a colour; kernels without arithmetic have no place here.
     """
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     points = [(record, seen) for record, seen in timed if seen.intensity > 0]
     best = (timed[0][0].kernel or {})["ceilings"]
-    with rc_context({"font.size": FONT_POINTS, "axes.spines.top": False, "axes.spines.right": False}):
+    with styled():
         figure = Figure(figsize=(WIDTH_INCHES, 5.2), layout="constrained")
         axes = figure.subplots()
         _draw_roofs(axes, points, float(best["copy_bytes_per_s"]), float(best["matmul_flops_per_s"]))
@@ -65,12 +68,15 @@ def roofline_figure(timed: Sequence[Timed]) -> Figure:
             marker = MARKERS[place % len(MARKERS)]
             for record, seen in same:
                 colour, height = _colour(provider(record)), flop_rate(record, seen)
-                axes.plot(seen.intensity, height, marker, color=colour, markersize=6, alpha=0.85, linestyle="none")
+                look: dict[str, Any] = {"color": colour, "markersize": 6, "alpha": 0.85, "linestyle": "none"}
+                axes.plot(seen.intensity, height, marker, label=hover(_says(record, seen)), **look)
             axes.plot([], [], marker, color=MUTED_COLOUR, linestyle="none", label=_name(same[0][0]))
         for name in dict.fromkeys(provider(record) for record, _ in points):
             axes.plot([], [], "-", color=_colour(name), linewidth=5, label=name)
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
         axes.set_xlabel("arithmetic intensity, FLOP per byte (modelled least work)")
         axes.set_ylabel("FLOP per second, cold")
         axes.grid(alpha=0.3, which="major")
@@ -82,13 +88,12 @@ def roofline_figure(timed: Sequence[Timed]) -> Figure:
 
 def bars_figure(timed: Sequence[Timed]) -> Figure:
     """Draw a kernel's cold time by every provider, shape by shape, with its interval; a tick is the ceiling's time."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     groups = grouped(timed, lambda one: one[0].group)
     panels = grouped(groups, lambda group: (group[0][0].kernel or {}).get("rows"))
     count = len(timed) + len(groups) + 2 * len(panels)
-    with rc_context({"font.size": FONT_POINTS, "axes.spines.top": False, "axes.spines.right": False}):
+    with styled():
         height = max(LEAST_HEIGHT_INCHES, 1.0 + BAR_INCHES * count)
         figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
         ratios = [sum(len(group) + 1 for group in panel) for panel in panels]
@@ -107,6 +112,11 @@ def bars_figure(timed: Sequence[Timed]) -> Figure:
 def flop_rate(record: Record, seen: Speed) -> float:
     """Return the FLOPs per second of a kernel, also where bytes bind it."""
     return int((record.kernel or {})["flops"]) * NS_PER_S / max(seen.cold.value, 1.0)
+
+
+def _says(record: Record, seen: Speed) -> str:
+    rate = f"{format_flop_rate(flop_rate(record, seen))}, {seen.share:.0%} of the ceiling of {seen.bound}"
+    return f"{_name(record)} {_shape(record)}, {provider(record)}\n{rate}"
 
 
 def _draw_roofs(axes: Axes, points: Sequence[Timed], memory: float, compute: float) -> None:

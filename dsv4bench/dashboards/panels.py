@@ -99,5 +99,5 @@ def _words(name: str, value: object) -> str:
 
 
 def file_words(text: str) -> str:
-    """Return a text as a part of a file's name: small letters and digits, and "-" for any other sign."""
-    return "".join(sign if sign.isalnum() else "-" for sign in text).rstrip("-").lower()
+    """Return a text as a part of a file's name: small letters, digits and "_", and "-" for any other sign."""
+    return "".join(sign if sign.isalnum() or sign == "_" else "-" for sign in text).rstrip("-").lower()

@@ -1,10 +1,9 @@
-"""Figures of a comparison frame; each is one function from frame to figure, saved as PNG and SVG."""
+"""Figures of a comparison frame; each is one function from frame to figure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ import numpy as np
 from dsv4bench.dashboards.cells import batch_text, heading, provenance, settings
 from dsv4bench.dashboards.panels import mode_panels, sections
 from dsv4bench.dashboards.style import AFTER_COLOUR, BEFORE_COLOUR, MUTED_COLOUR, PREDICTED_COLOUR
-from dsv4bench.errors import UsageError
 from dsv4bench.results.compare import NOT_RESOLVABLE
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import Interval
@@ -31,7 +29,6 @@ SIDES = (
 )
 REUSE = ("reuse off", "reuse on")
 AXIS_LABELS = {"requests": "requests in the batch", "rows": "rows in the batch"}
-PIXELS_PER_INCH = 150
 PANEL_INCHES = 4.2
 HEIGHT_INCHES = 5.4
 FONT_POINTS = 9
@@ -70,28 +67,11 @@ def step_time_figure(frame: pd.DataFrame, title: str = "") -> Figure:
 
 
 def styled() -> AbstractContextManager[None]:
-    """Return the context in which figures are drawn."""
+    """Return the context in which figures are drawn; a dollar sign in a name begins no formula."""
     from matplotlib import rc_context
 
-    return rc_context({"font.size": FONT_POINTS, "axes.spines.top": False, "axes.spines.right": False})
-
-
-def save_figure(figure: Figure, stem: Path) -> list[Path]:
-    """Save a figure as `stem`.png and `stem`.svg and return their paths; the same figure gives the same bytes.
-
-    UsageError if the files cannot be written.
-    """
-    from matplotlib import rc_context
-
-    paths = [stem.with_name(f"{stem.name}{ending}") for ending in (".png", ".svg")]
-    try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        with rc_context({"svg.hashsalt": "dsv4bench"}):
-            figure.savefig(paths[0], dpi=PIXELS_PER_INCH, metadata={"Software": None})
-            figure.savefig(paths[1], metadata={"Date": None})
-    except OSError as error:
-        raise UsageError(f"{stem.parent}: cannot write the figure: {error.strerror}") from None
-    return paths
+    spines: dict[Any, Any] = {"axes.spines.top": False, "axes.spines.right": False}
+    return rc_context({"font.size": FONT_POINTS, "text.parse_math": False} | spines)
 
 
 def axis_of(batches: Sequence[Mapping[Any, Any]]) -> str:
@@ -138,6 +118,16 @@ def bounds_of(intervals: Sequence[Interval]) -> np.ndarray[Any, Any]:
 def from_zero(axes: Axes, highest: float) -> None:
     """Let an axis of times begin at 0, with room for the mark of the highest."""
     axes.set_ylim(0, max(axes.get_ylim()[1], ROOM * highest))
+
+
+def logarithmic(axes: Axes) -> None:
+    """Make the axis of times logarithmic, with numbers written out."""
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def draw_lost(axes: Axes, places: Sequence[float], statuses: Iterable[object]) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import pandas as pd
 
 from dsv4bench.errors import RecordError
-from dsv4bench.results.compare import Pair, compare, latest, pairs
+from dsv4bench.results.compare import NOT_RESOLVABLE, Pair, compare, latest, pairs
 from dsv4bench.results.counts import DEVICE, add
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import Interval, median_interval
+from dsv4bench.results.verdict import Verdict
 
 SIDES = ("before", "after")
 CODE = ("commit", "diff", "src")
@@ -72,8 +73,39 @@ def comparison_frame(
         }
         words = {"unresolved": seen.unresolved, "nothing_added": seen.nothing_added}
         words |= {f"{side}_status": one.status if one else None for side, one in zip(SIDES, _both(pair), strict=True)}
-        rows.append({**_cell(pair.any), **{name: _number(value) for name, value in numbers.items()}, **words})
+        what = {**_cell(pair.any), **_code(pair.any)}
+        rows.append({**what, **{name: _number(value) for name, value in numbers.items()}, **words})
     return pd.DataFrame(rows)
+
+
+def verdict_frame(verdicts: Iterable[Verdict]) -> pd.DataFrame:
+    """Return one row per verdict, with the columns of `comparison_frame`: before is A, after is B.
+
+    `before_side` and `after_side` say what they are; change, change_low and change_high are B / A - 1 with its
+    interval, `least` the least effect that a verdict may name, as a share of A's time.
+    """
+    return pd.DataFrame([_verdict_row(verdict) for verdict in verdicts])
+
+
+def _verdict_row(one: Verdict) -> dict[str, Any]:
+    trial, ratio = one.trial, one.ratio
+    mode = " -> ".join(dict.fromkeys(side.mode for side in (trial.a, trial.b) if side))
+    least = None if one.a_ns is None else one.min_effect.of_ns(one.a_ns.value) / max(one.a_ns.value, 1.0)
+    change = (None, None, None) if ratio is None else (ratio.value - 1, ratio.low - 1, ratio.high - 1)
+    numbers = {
+        **_bounds("before", one.a_ns),
+        **_bounds("after", one.b_ns),
+        **_bounds("difference", one.difference_ns),
+        **dict(zip(("change", "change_low", "change_high"), map(_number, change), strict=True)),
+        "predicted_ns": _number(one.predicted_ns),
+        "least": _number(least),
+    }
+    unresolved = NOT_RESOLVABLE if NOT_RESOLVABLE in one.marks else None
+    words = {"verdict": one.word, "marks": ", ".join(one.marks), "unresolved": unresolved, "aa": trial.aa}
+    words |= {"session": (trial.any.ab or {}).get("session"), "mode": mode}
+    for side, record, name in zip(SIDES, (trial.a, trial.b), trial.sides, strict=True):
+        words |= {f"{side}_side": name, f"{side}_status": record.status if record else None}
+    return {**_cell(trial.any), **_code(trial.any), **numbers, **words}
 
 
 def device_time_frame(records: Iterable[Record]) -> pd.DataFrame:

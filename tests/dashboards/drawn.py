@@ -5,7 +5,10 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.container import ErrorbarContainer
 
-from tests.results.synthetic import ramp, record, with_variant
+from dsv4bench.results.stats import Interval
+from dsv4bench.results.trials import trials
+from dsv4bench.results.verdict import MinEffect, Verdict
+from tests.results.synthetic import ramp, record, sweep, with_side, with_variant
 
 NO_BREAKS = {"breaks": None, "break-outputs": None}
 # launch modes as tables call them: whether a graph, and its switches
@@ -57,3 +60,33 @@ def compressors(extends=(64, 1024), reuse=("on",), modes=("eager", "graph sm100"
                         replace(one, key=f"{one.key}-{extend}", group=f"{extend}", samples_ns=samples, batch=batch)
                     )
     return found
+
+
+def judged():
+    """Verdicts on the sweep, given by hand: batch -> word, change with its half width in %, predicted us, eager first.
+
+    Times are those of the records, 20 and 19 ms a request; the largest graph is refused.
+    """
+    sides = [with_side(one, "a" if one.variant["reuse"] == "off" else "b") for one in sweep()]
+    said = {
+        ("eager", 1): ("FASTER", -2.5, 0.1, -400),
+        ("graph", 1): ("SAME", -0.2, 0.2, -400),
+        ("eager", 8): ("INCONCLUSIVE", -0.5, 0.8, -3200),
+        ("graph", 8): ("SLOWER", 2.5, 0.2, -3200),
+        ("eager", 64): ("FASTER", -2.0, 0.1, -25600),
+    }
+    return [
+        _verdict(trial, *said.get((trial.any.mode, trial.any.batch["requests"]), (None,))) for trial in trials(sides)
+    ]
+
+
+def _verdict(trial, word, change=0.0, half_width=0.0, predicted_us=0.0):
+    effect = MinEffect(relative=0.005)
+    if word is None:
+        return Verdict(trial, None, "both sides: refused", 0, min_effect=effect)
+    a_ns = (19e6 if trial.any.mode == "graph" else 20e6) * trial.any.batch["requests"]
+    ends = [change / 100, (change - half_width) / 100, (change + half_width) / 100]
+    ratio = Interval(*(1 + end for end in ends), 0.95)
+    times = [Interval(time, time - 1e5, time + 1e5, 0.95) for time in (a_ns, a_ns * ratio.value)]
+    difference = Interval(*(a_ns * end for end in ends), 0.95)
+    return Verdict(trial, word, "decided", 9, *times, ratio, difference, predicted_us * 1e3, 0.004, 0.02, effect)

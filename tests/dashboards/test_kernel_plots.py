@@ -1,8 +1,10 @@
 """The figures of kernels, read by their data."""
 
+from dataclasses import replace
+
 import pytest
 
-from dsv4bench.dashboards.kernel_plots import bars_figure, draw_kernels, roofline_figure, timed_kernels
+from dsv4bench.dashboards.kernel_plots import bars_figure, kernel_figures, roofline_figure, timed_kernels
 from dsv4bench.dashboards.style import PROVIDER_COLOURS
 from tests.results.kernel_records import kernel_record, unable
 
@@ -38,16 +40,20 @@ def test_the_roofline_has_points_under_roofs_of_this_run():
     assert found == {(1, 2e12, colours["triton"]), (1, 8e11, colours["sglang"]), (1, 4e12, colours["triton"])}
 
 
-def test_files_of_every_kernel_and_none_without_a_time(tmp_path):
-    names = [path.name for path in draw_kernels(RECORDS, tmp_path)]
-    assert names == ["roofline.png", "roofline.svg", "kernel-dequant.png", "kernel-dequant.svg"]
-    assert all((tmp_path / name).stat().st_size > 1000 for name in names)
-    assert draw_kernels([unable()], tmp_path) == []
+def test_a_roofline_of_all_and_bars_of_every_kernel_and_none_without_a_time():
+    assert [one.name for one in kernel_figures(RECORDS)] == ["roofline", "kernel-dequant"]
+    assert list(kernel_figures([unable()])) == []
 
 
-def test_kernels_without_arithmetic_alone_have_no_roofline(tmp_path):
-    names = [path.name for path in draw_kernels([kernel_record("triton")], tmp_path)]
-    assert names == ["kernel-dequant.png", "kernel-dequant.svg"]
+def test_kernels_without_arithmetic_alone_have_no_roofline():
+    assert [one.name for one in kernel_figures([kernel_record("triton")])] == ["kernel-dequant"]
+
+
+def test_two_machines_have_figures_of_their_own():
+    other = replace(RECORDS[0], environment={**RECORDS[0].environment, "gpu": "NVIDIA B200"})
+    ends = ("measured-nvidia-h200", "measured-nvidia-b200")
+    names = [f"{kind}-{end}" for end in ends for kind in ("roofline", "kernel-dequant")]
+    assert [one.name for one in kernel_figures([*RECORDS, other])] == names
 
 
 def test_kernels_without_arithmetic_leave_the_roofs_alone():

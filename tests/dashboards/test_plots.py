@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dsv4bench.dashboards.drawing import save_figure
 from dsv4bench.dashboards.panels import sections
-from dsv4bench.dashboards.plots import save_figure, step_time_figure
+from dsv4bench.dashboards.plots import step_time_figure
 from dsv4bench.errors import UsageError
 from dsv4bench.results.frame import comparison_frame
 from tests.dashboards.drawn import bars, compressors, modes

@@ -3,11 +3,13 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from dsv4bench.errors import RecordError
-from dsv4bench.results.frame import comparison_frame, counts_frame, device_time_frame, frame
+from dsv4bench.results.frame import comparison_frame, counts_frame, device_time_frame, frame, verdict_frame
+from tests.dashboards.drawn import judged
 from tests.results.synthetic import lost, record, sweep, with_variant
 
 
@@ -105,3 +107,28 @@ def test_nothing_gives_empty_frames():
     assert comparison_frame([]).empty
     assert counts_frame([]).empty
     assert device_time_frame([record()]).empty
+
+
+def test_a_verdict_is_a_row_like_a_comparison():
+    rows = verdict_frame(judged()).to_dict("records")
+    first, same, *_, refused = rows
+    assert (first["before_side"], first["after_side"], first["verdict"]) == ("reuse=off", "reuse=on", "FASTER")
+    assert (first["before_ns"], first["before_low_ns"], first["before_high_ns"]) == (20e6, 19.9e6, 20.1e6)
+    assert (first["change"], first["change_low"], first["change_high"]) == pytest.approx((-0.025, -0.026, -0.024))
+    assert (first["difference_ns"], first["predicted_ns"], first["least"]) == pytest.approx((-500e3, -400e3, 0.005))
+    assert (first["machine"], first["mode"], first["requests"], first["session"]) == ("NVIDIA H200", "eager", 1, "s1")
+    assert (same["mode"], same["verdict"], same["aa"]) == ("graph", "SAME", False)
+    assert (refused["before_status"], refused["after_status"]) == ("refused", "refused")
+    assert pd.isna(refused["verdict"])
+    assert np.isnan([refused[name] for name in ("before_ns", "change", "difference_ns", "predicted_ns", "least")]).all()
+
+
+def test_sides_of_two_modes_say_both():
+    one = judged()[0]
+    graph = replace(one.trial, b=replace(one.trial.b, variant={**one.trial.b.variant, "graph": True}))
+    assert verdict_frame([replace(one, trial=graph)])["mode"].item() == "eager -> graph"
+
+
+def test_a_comparison_says_what_measured():
+    row = comparison_frame(sweep()).iloc[0]
+    assert (row["commit"], row["torch"], row["driver"]) == ("c0ffee" * 6, "2.11.0", "580.1")

@@ -1,0 +1,123 @@
+"""The figure of several machines: a column for each, measured ones plain and modelled ones hatched and labelled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dsv4bench.dashboards.cells import grouped
+from dsv4bench.dashboards.panels import MACHINE, mode_panels
+from dsv4bench.dashboards.plots import (
+    AXIS_LABELS,
+    FONT_POINTS,
+    SIDES,
+    axis_of,
+    batch_axis,
+    draw_intervals,
+    entries_of,
+    logarithmic,
+    side_names,
+    styled,
+)
+from dsv4bench.dashboards.style import LINES, MUTED_COLOUR
+from dsv4bench.units import in_unit, time_unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMN_INCHES, ROW_INCHES, TITLE_INCHES = 2.8, 2.3, 1.2
+LEAST_WIDTH_INCHES = 7.0
+PERCENT = 100
+HATCH: dict[str, Any] = {"facecolor": "none", "edgecolor": "#DDDDDD", "hatch": "//", "linewidth": 0, "zorder": 0}
+CHANGE = {"color": "#000000", "markersize": 4, "linewidth": 1}
+ASIDE = 1.06  # the second mode stands a little aside, so that both intervals are seen
+COMMIT_CHARACTERS = 7
+
+
+def machines(frame: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the cells of each machine and state of the code, measured before modelled."""
+    rows = frame.to_dict("records")
+    parts = grouped(range(len(rows)), lambda at: tuple(str(rows[at].get(name)) for name in MACHINE))
+    return sorted((frame.iloc[same] for same in parts), key=lambda part: bool(part["label"].iloc[0] == "modelled"))
+
+
+def machines_figure(frame: pd.DataFrame, title: str) -> Figure:
+    """Draw step time against batch on each machine, before and after, and the change on each; logarithmic times.
+
+    `frame` is a comparison frame of the same settings on several machines. A machine is a column, a launch mode a row;
+    the last row is the change in percent. Modelled panels are hatched and say so, and their points are hollow.
+    """
+    from matplotlib.figure import Figure
+
+    columns, modes, across = machines(frame), mode_panels(frame), axis_of(frame.to_dict("records"))
+    scale, unit = time_unit([time for side in ("before", "after") for time in frame[f"{side}_ns"].dropna()])
+    size = (max(LEAST_WIDTH_INCHES, COLUMN_INCHES * len(columns)), TITLE_INCHES + ROW_INCHES * (len(modes) + 1))
+    with styled():
+        figure = Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(len(modes) + 1, len(columns), sharex=True, sharey="row", squeeze=False)
+        for place, part in enumerate(columns):
+            for axes, (_, same) in zip(panels[:, place], modes, strict=False):
+                _draw_times(axes, part[part.index.isin(same.index)], across, scale)
+            _draw_changes(panels[-1][place], part, modes, across)
+            panels[0][place].set_title(_machine(part), fontsize=FONT_POINTS)
+            batch_axis(panels[-1][place], {at: str(at) for at in sorted(frame[across])}, AXIS_LABELS[across])
+            if _modelled(part):
+                _hatch(panels[:, place])
+        for axes, (name, _) in zip(panels[:, 0], modes, strict=False):
+            logarithmic(axes)
+            axes.set_ylabel(f"{name.split(':')[0]}: step time, {unit}")
+        panels[-1][0].set_ylabel("change, %")
+        _legend(figure)
+        figure.suptitle(title, fontsize=FONT_POINTS)
+    return figure
+
+
+def _draw_times(axes: Axes, part: pd.DataFrame, across: str, scale: int) -> None:
+    part = part.sort_values(across)
+    for (side, look), name in zip(SIDES, side_names(part) if len(part) else ("", ""), strict=True):
+        rows = part.dropna(subset=[f"{side}_ns"])
+        bounds = [in_unit(rows[f"{side}{end}_ns"], scale) for end in ("", "_low", "_high")]
+        hollow = {"markerfacecolor": "white", "linestyle": "--"} if _modelled(part) else {}
+        draw_intervals(axes, list(rows[across]), bounds, label=f"{side}: {name}", linewidth=1, **(look | hollow))
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _draw_changes(axes: Axes, part: pd.DataFrame, modes: list[tuple[str, pd.DataFrame]], across: str) -> None:
+    axes.axhline(0, color=MUTED_COLOUR, linewidth=0.8)
+    for place, ((_, marker, _, dash), (name, same)) in enumerate(zip(LINES, modes, strict=False)):
+        rows = part[part.index.isin(same.index)].dropna(subset=["difference_ns"]).sort_values(across)
+        bounds = [PERCENT * rows[f"difference{end}_ns"] / rows["before_ns"] for end in ("", "_low", "_high")]
+        face = {"markerfacecolor": "white"} if _modelled(part) or marker == LINES[0][1] else {}
+        look: dict[str, Any] = {**CHANGE, "marker": marker, "linestyle": dash}
+        draw_intervals(
+            axes, list(rows[across] * ASIDE**place), bounds, label=f"change, {name.split(':')[0]}", **(look | face)
+        )
+    axes.grid(axis="y", alpha=0.3)
+
+
+def _modelled(part: pd.DataFrame) -> bool:
+    return bool(len(part)) and bool(part["label"].iloc[0] == "modelled")
+
+
+def _machine(part: pd.DataFrame) -> str:
+    """Return the title of a column; the machine of a modelled one says that already."""
+    first = part.iloc[0]
+    name, label, commit = str(first["machine"]), str(first["label"]), first["commit"]
+    lines = [name] if label in name else [name, label]
+    return "\n".join([*lines, *([f"commit {commit[:COMMIT_CHARACTERS]}"] if isinstance(commit, str) else [])])
+
+
+def _hatch(column: Any) -> None:
+    """Hatch the panels of a modelled machine and write into them what they are."""
+    from matplotlib.patches import Rectangle
+
+    for axes in column:
+        axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, **HATCH))
+        axes.annotate("modelled, not measured", (0.03, 0.94), xycoords="axes fraction", fontsize=FONT_POINTS - 1)
+
+
+def _legend(figure: Figure) -> None:
+    entries = {label: one for axes in figure.axes for label, one in entries_of(axes).items()}
+    style = {"frameon": False, "fontsize": FONT_POINTS - 1, "ncols": 4}
+    figure.legend([*entries.values()], [*entries], loc="outside lower center", **style)

@@ -1,0 +1,66 @@
+"""The figure of several machines, read by its data."""
+
+from dataclasses import replace
+
+import pytest
+
+from dsv4bench.dashboards.machine_plot import machines_figure
+from dsv4bench.results.frame import comparison_frame
+from tests.dashboards.drawn import bars
+from tests.results.synthetic import GPU, record
+
+
+def measured(machine="NVIDIA H200", graphs=(False,)):
+    return [
+        replace(record(batch, reuse, graph), environment={**GPU, "gpu": machine})
+        for batch in (1, 8)
+        for graph in graphs
+        for reuse in ("off", "on")
+    ]
+
+
+def modelled(records):
+    """The records as `dsv4bench project` writes them: half the time, one sample a metric."""
+    return [
+        replace(
+            one,
+            label="modelled",
+            environment={"gpu": "B300 (modelled)", "commit": GPU["commit"]},
+            samples_ns={"step_period": [one.step_samples_ns[5] // 2]},
+        )
+        for one in records
+    ]
+
+
+def drawn(records):
+    figure = machines_figure(comparison_frame(records), "a title")
+    columns = len({axes.get_position().x0 for axes in figure.axes})
+    return [figure.axes[place::columns] for place in range(columns)]
+
+
+def test_each_machine_has_a_column_with_its_times_and_its_change():
+    first, second = drawn([*measured(), *measured("NVIDIA B200")])
+    assert first[0].get_title() == "NVIDIA H200\nmeasured\ncommit c0ffeec"
+    assert second[0].get_title() == "NVIDIA B200\nmeasured\ncommit c0ffeec"
+    for times, changes in (first, second):
+        assert bars(times)["before: reuse off"][1] == pytest.approx([20, 160])  # ms
+        assert bars(changes)["change, eager"][1] == pytest.approx([-2.5, -2.5])  # % of 20 and 160 ms
+
+
+def test_each_mode_has_a_row():
+    ((eager, graph, changes), _) = drawn([*measured(graphs=(False, True)), *measured("NVIDIA B200")])
+    assert (eager.get_ylabel(), graph.get_ylabel()) == ("eager: step time, ms", "graph (breakable): step time, ms")
+    assert bars(graph)["after: reuse on"][1] == pytest.approx([18.5, 148])
+    assert set(bars(changes)) == {"change, eager", "change, graph (breakable)"}
+
+
+def test_what_is_modelled_comes_last_hatched_hollow_and_labelled():
+    real, model = drawn([*modelled(measured()), *measured()])
+    assert model[0].get_title() == "B300 (modelled)\ncommit c0ffeec"
+    assert bars(model[0])["before: reuse off"][1] == pytest.approx([10, 80])
+    assert all(one[0].get_markerfacecolor() == "white" for axes in model for one in axes.containers)
+    for column, said in ((real, False), (model, True)):
+        for axes in column:
+            hatched = any(patch.get_hatch() for patch in axes.patches)
+            labelled = "modelled, not measured" in [text.get_text() for text in axes.texts]
+            assert (hatched, labelled) == (said, said)

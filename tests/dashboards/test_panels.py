@@ -1,0 +1,64 @@
+"""Which cells share a figure, and which of them a panel."""
+
+from dataclasses import replace
+
+import pytest
+
+from dsv4bench.dashboards.panels import file_words, largest, launch_panels, sections
+from dsv4bench.results.compare import Pair, pairs
+from dsv4bench.results.frame import comparison_frame
+from tests.dashboards.drawn import compressors, modes
+from tests.results.synthetic import GPU, cpu_sweep, record, sweep, with_variant
+
+
+def of_commit(one, commit):
+    return replace(one, key=f"{one.key}-{commit}", environment={**GPU, "commit": commit})
+
+
+def test_two_states_of_the_code_never_share_a_figure():
+    cells = [of_commit(record(1, reuse), commit * 40) for commit in "ab" for reuse in ("off", "on")]
+    assert [(name, len(part)) for name, part in sections(comparison_frame(cells))] == [
+        ("-commit-aaaaaaaaaaaa", 1),
+        ("-commit-bbbbbbbbbbbb", 1),
+    ]
+
+
+def test_machines_share_a_figure_where_they_are_told_to():
+    frame = comparison_frame([*sweep(), *cpu_sweep()])
+    settings = ("label", "machine", "commit", "diff", "src", "geometry", "provider")
+    assert len(sections(frame)) == 2
+    assert [name for name, _ in sections(frame, together=settings)] == [""]
+
+
+@pytest.mark.parametrize(
+    ("records", "titles"),
+    [
+        (sweep(), ["eager", "graph"]),
+        (cpu_sweep(), ["eager", "tape"]),
+        (modes("full graph", "graph hopper", "eager"), ["eager", "graph hopper", "full graph"]),
+        (
+            compressors(modes=("graph sm100",)),
+            ["graph sm100, compressor torch", "graph sm100, compressor fused"],
+        ),
+    ],
+    ids=["two modes", "tape", "three modes", "two compressors"],
+)
+def test_each_launch_mode_has_a_panel(records, titles):
+    assert [title for title, _ in launch_panels(pairs(records, "reuse", "off", "on"))] == titles
+
+
+def test_sides_of_two_modes_are_named_one_after_the_other():
+    eager, graph = record(1), with_variant(record(1, graph=True), breaks="sm100")
+    assert [title for title, _ in launch_panels([Pair(eager, graph)])] == ["eager -> graph sm100"]
+
+
+def test_the_largest_batch_is_the_one_with_the_most_rows():
+    cells = [Pair(None, record(batch)) for batch in (1, 8, 64, 2)]  # 8 and 64 requests have 8 192 rows
+    assert largest(cells).any.batch["requests"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("v41+fp4", "v41-fp4"), ("../../x", "------x"), ("NVIDIA H200", "nvidia-h200"), ("a/", "a")]
+)
+def test_a_name_in_a_file_s_name_leaves_no_folder(text, words):
+    assert file_words(text) == words
