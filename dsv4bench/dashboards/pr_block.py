@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dsv4bench.dashboards.cells import batch_text, rows_text
 from dsv4bench.dashboards.markdown import code, item, prose, table_lines
-from dsv4bench.dashboards.pr_counts import added_lines, count_lines
+from dsv4bench.dashboards.pr_counts import count_lines
 from dsv4bench.dashboards.pr_evidence import (
     check_lines,
     command_lines,
@@ -24,10 +24,12 @@ from dsv4bench.dashboards.verdict_tables import change_text, difference_text, si
 from dsv4bench.results.explanation import explained
 from dsv4bench.results.noise_floor import Floor
 from dsv4bench.results.record import Record
+from dsv4bench.results.stats import Interval
 from dsv4bench.results.verdict import Verdict
 from dsv4bench.units import NS_PER_US, format_count, format_in_unit
 
 WORDS = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
+ELSEWHERE = ("src=", "env=")
 ACCURACY = "- GSM8K: not run by this tool: ____"
 
 
@@ -51,10 +53,15 @@ def pr_block(records: Sequence[Record], verdicts: Sequence[Verdict], floors: Seq
 
 
 def _name(verdicts: Sequence[Verdict]) -> str:
-    """Return the name in the markers: what is compared, and on which device, in letters that end no comment."""
+    """Return the name in the markers: what is compared on which device, in letters that end no comment.
+
+    Trees and environments go without their names, which hold a commit: the block of the next commit has the same name.
+    """
     trials = [verdict.trial for verdict in verdicts]
-    words = dict.fromkeys([*(side for one in trials for side in one.sides), *(one.any.machine for one in trials)])
-    return re.sub(r"[^A-Za-z0-9=+.]+", "-", " ".join(["ab", *words])).strip("-")
+    settings = [part for trial in trials for side in trial.sides for part in side.split(",")]
+    words = [part.split("=")[0] if part.startswith(ELSEWHERE) else part for part in settings]
+    words += [trial.any.machine for trial in trials]
+    return re.sub(r"[^A-Za-z0-9=+.]+", "-", " ".join(["ab", *dict.fromkeys(words)])).strip("-")
 
 
 def _set_lines(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[Floor]) -> list[str]:
@@ -69,7 +76,7 @@ def _set_lines(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequen
     lines += map(item, trust_notes(same, every, floors))
     lines += ["", *folded("What decided each cell", [_decided(one) for one in same])]
     counts = count_lines(same)
-    return [*lines, "", "#### Launches", "", *counts, *added_lines(same)] if counts else lines
+    return [*lines, "", "#### Launches", "", *counts] if counts else lines
 
 
 def _decided(verdict: Verdict) -> str:
@@ -100,8 +107,8 @@ def _verdict_table(same: Sequence[Verdict]) -> list[str]:
         [
             prose(_batch(verdict.trial.any)),
             prose(mode),
-            prose(side_text(verdict.a_ns, verdict.trial.a, scale)),
-            prose(side_text(verdict.b_ns, verdict.trial.b, scale)),
+            _side(verdict.a_ns, verdict.trial.a, scale),
+            _side(verdict.b_ns, verdict.trial.b, scale),
             difference_text(verdict),
             *([format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True)] if predicted else []),
             change_text(verdict),
@@ -110,6 +117,11 @@ def _verdict_table(same: Sequence[Verdict]) -> list[str]:
         for verdict, mode in zip(same, modes(same), strict=True)
     ]
     return table_lines([*left, *right, Column("verdict", (), right=False)], rows)
+
+
+def _side(interval: Interval | None, record: Record | None, scale: int) -> str:
+    text = prose(side_text(interval, record, scale))
+    return f"**{text}**" if record is not None and record.status == "wrong" else text
 
 
 def _batch(record: Record) -> str:

@@ -17,6 +17,7 @@ from dsv4bench.units import format_percent
 PLACES = {"eager": "eager", "segment": "in segments", "break": "in breaks"}
 NOT_COMPARED = "not compared for added kernels and copies: the counts of a side are missing"
 TOTALS = {"kernels": "every kernel", "copies": "every copy", "sets": "every memset", "calls": "every call"}
+LAUNCHED_BY = {"graph", "graph-mode", "breaks"}  # switches that move an operation to another place
 
 Places = dict[str, list[Sides]]  # before and after in each place, cell by cell
 
@@ -41,12 +42,12 @@ def count_lines(verdicts: Sequence[Verdict]) -> list[str]:
     columns = [Column("operation", (), right=False), Column("kv_source", (), right=False)]
     cells = [[op, source, *(_text(changes.get(place, [])) for place in places)] for op, source, changes in rows]
     lines = table_lines([*columns, *(Column(PLACES[place], ()) for place in places)], cells)
-    return [*lines, "", *map(item, _notes(counted, on_device))]
+    return [*lines, "", *_added(verdicts), *map(item, _notes(counted, on_device))]
 
 
-def added_lines(verdicts: Sequence[Verdict]) -> list[str]:
+def _added(verdicts: Sequence[Verdict]) -> list[str]:
     """Return whether no other kernel or copy was added, and what was; cells without the counts of a side are named."""
-    reports = {id(one): added(*_sides(one)) if all(_sides(one)) else None for one in verdicts}
+    reports = {id(one): added(*_comparable(one)) if all(_sides(one)) else None for one in verdicts}
     compared = [report for report in reports.values() if report is not None]
     said = said_of_trials(verdicts, lambda one: [f"added: {text}" for text in reports[id(one)] or []])
     gaps = said_of_trials(verdicts, lambda one: [NOT_COMPARED] if reports[id(one)] is None else [])
@@ -57,6 +58,14 @@ def added_lines(verdicts: Sequence[Verdict]) -> list[str]:
 def _sides(verdict: Verdict) -> tuple[Sequence[Row], Sequence[Row]]:
     trial = verdict.trial
     return (trial.a.counts if trial.a else [], trial.b.counts if trial.b else [])
+
+
+def _comparable(verdict: Verdict) -> tuple[Sequence[Row], Sequence[Row]]:
+    """Return the counts of both sides; of sides that are launched in different ways without the place."""
+    a, b = _sides(verdict)
+    if not verdict.trial.switched & LAUNCHED_BY:
+        return a, b
+    return [{**row, "where": "eager"} for row in a], [{**row, "where": "eager"} for row in b]
 
 
 def _rows(verdict: Verdict) -> list[Row]:

@@ -21,8 +21,10 @@ from dsv4bench.units import format_bytes, format_count
 
 HEADS = "reused heads"
 AFTER = ", after timing"
-# what a check of reused heads says: of how many heads, and how many of them are right
-ALL_EQUAL, SOME_DIFFER = re.compile(r"(\d+) reused heads equal"), re.compile(r"(\d+) of (\d+) reused heads differ")
+# what a check of reused heads says: all are right, some are not, or others were reused than should be
+ALL_EQUAL = re.compile(r"(\d+) reused heads equal")
+SOME_DIFFER = re.compile(r"(\d+) of (\d+) reused heads differ")
+OTHERS_REUSED = re.compile(r"(\d+) heads were reused, expected (\d+)")
 MEMORY = {"peak_bytes": "peak", "workspace_bytes": "workspace"}
 
 
@@ -53,12 +55,14 @@ def _heads_line(checks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _heads(check: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many heads were right and how many were compared; (0, 0) where the check came to neither."""
+    """Return how many heads were right and how many should be; (0, 0) where the check came to neither."""
     detail = str(check.get("detail"))
-    if check["passed"] and (equal := ALL_EQUAL.search(detail)):
+    if equal := ALL_EQUAL.search(detail):
         return int(equal[1]), int(equal[1])
-    differ = SOME_DIFFER.search(detail)
-    return (int(differ[2]) - int(differ[1]), int(differ[2])) if differ else (0, 0)
+    if differ := SOME_DIFFER.search(detail):
+        return int(differ[2]) - int(differ[1]), int(differ[2])
+    others = OTHERS_REUSED.search(detail)
+    return (int(others[1]), int(others[2])) if others else (0, 0)
 
 
 def _passed_line(name: str, checks: Sequence[Mapping[str, Any]]) -> str:

@@ -51,7 +51,7 @@ def facts(record: Record) -> dict[str, str]:
     found: dict[str, object] = {}
     for name, value in record.environment.items():
         parts = {f"{name}.{part}": one for part, one in value.items()} if isinstance(value, dict) else {name: value}
-        found |= {part: one for part, one in parts.items() if one is not None}
+        found |= {part: one for part, one in parts.items() if one not in (None, [])}
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
 
 

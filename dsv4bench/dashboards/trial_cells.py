@@ -44,7 +44,7 @@ def modes(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _mode(trial: Trial, text: Callable[[Record], str]) -> str:
-    return arrow(*(None if record is None else text(record) for record in (trial.a, trial.b)))
+    return arrow(text(trial.a or trial.any), text(trial.any))
 
 
 def trial_cell(verdict: Verdict) -> str:

@@ -86,8 +86,8 @@ def _verdict_table(same: Sequence[Verdict], every: Sequence[Verdict], floors: Se
         *(Column("", tuple(f"{side}_{name}" for name in OF_SIDE)) for side in ("a", "b")),
     )
     rows = tuple(_row(verdict, mode, scale) for verdict, mode in zip(same, modes(same), strict=True))
-    sides = f"{trial.sides[0]} (a) against {trial.sides[1]} (b)"
-    what = f"A/A, {trial.sides[0]} on both sides" if trial.aa else sides
+    a, b = trial.sides
+    what = f"A/A, {a or 'the same'} on both sides" if trial.aa else f"{a} (a) against {b} (b)"
     return Table(heading(f"Verdicts: {what}", trial.any), columns, rows, tuple(_notes(same, every, floors)))
 
 
