@@ -46,28 +46,31 @@ def machines_figure(frame: pd.DataFrame, title: str) -> Figure:
     """Draw step time against batch on each machine, before and after, and the change on each; logarithmic times.
 
     `frame` is a comparison frame of the same settings on several machines. A machine is a column, a launch mode a row;
-    the last row is the change in percent. Modelled panels are hatched and say so, and their points are hollow.
+    the last row is the change in percent, where both sides ran. Modelled panels are hatched and say so, and their
+    points are hollow.
     """
     from matplotlib.figure import Figure
 
     columns, modes, across = machines(frame), mode_panels(frame), axis_of(frame.to_dict("records"))
     scale, unit = time_unit([time for side in ("before", "after") for time in frame[f"{side}_ns"].dropna()])
-    size = (max(LEAST_WIDTH_INCHES, COLUMN_INCHES * len(columns)), TITLE_INCHES + ROW_INCHES * (len(modes) + 1))
+    both = bool(frame["difference_ns"].notna().any())
+    size = (max(LEAST_WIDTH_INCHES, COLUMN_INCHES * len(columns)), TITLE_INCHES + ROW_INCHES * (len(modes) + both))
     with styled():
         figure = Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(len(modes) + 1, len(columns), sharex=True, sharey="row", squeeze=False)
+        panels = figure.subplots(len(modes) + both, len(columns), sharex=True, sharey="row", squeeze=False)
         for place, part in enumerate(columns):
             for axes, (_, same) in zip(panels[:, place], modes, strict=False):
                 _draw_times(axes, part[part.index.isin(same.index)], across, scale)
-            _draw_changes(panels[-1][place], part, modes, across)
+            if both:
+                _draw_changes(panels[-1][place], part, modes, across)
+                panels[-1][0].set_ylabel("change, %")
             panels[0][place].set_title(_machine(part), fontsize=FONT_POINTS)
             batch_axis(panels[-1][place], {at: str(at) for at in sorted(frame[across])}, AXIS_LABELS[across])
             if _modelled(part):
                 _hatch(panels[:, place])
         for axes, (name, _) in zip(panels[:, 0], modes, strict=False):
             logarithmic(axes)
-            axes.set_ylabel(f"{name.split(':')[0]}: step time, {unit}")
-        panels[-1][0].set_ylabel("change, %")
+            axes.set_ylabel(f"{_short(name)}\nstep time, {unit}")
         _legend(figure)
         figure.suptitle(title, fontsize=FONT_POINTS)
     return figure
@@ -91,9 +94,14 @@ def _draw_changes(axes: Axes, part: pd.DataFrame, modes: list[tuple[str, pd.Data
         face = {"markerfacecolor": "white"} if _modelled(part) or marker == LINES[0][1] else {}
         look: dict[str, Any] = {**CHANGE, "marker": marker, "linestyle": dash}
         draw_intervals(
-            axes, list(rows[across] * ASIDE**place), bounds, label=f"change, {name.split(':')[0]}", **(look | face)
+            axes, list(rows[across] * ASIDE**place), bounds, label=f"change, {_short(name)}", **(look | face)
         )
     axes.grid(axis="y", alpha=0.3)
+
+
+def _short(title: str) -> str:
+    """Return a launch mode without what must be read with it."""
+    return title.split(":")[0].split(" (")[0]
 
 
 def _modelled(part: pd.DataFrame) -> bool:
