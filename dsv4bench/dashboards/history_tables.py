@@ -1,0 +1,141 @@
+"""Tables of histories: a cell's step time over time and commits, and the cells that were measured once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from dsv4bench.dashboards.cells import grouped, mode_words
+from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
+from dsv4bench.results.histories import CELL, History
+from dsv4bench.units import format_percent, format_plus_minus, time_unit
+
+KEY_DIGITS = 8  # enough for `dsv4bench repro`
+COMMIT_DIGITS = 7
+TIME_FORMAT = "%Y-%m-%d %H:%M"
+# what is said of a cell by its title or by columns
+TITLED = (
+    *("geometry", "kernel", "requests", "extend", "reuse"),
+    *("graph", "graph-mode", "breaks", "break-outputs"),
+)
+FACTS = ("src", "torch", "triton", "cuda", "driver")
+NO_VERDICT = "change: from the last time above, as a share; no verdict: `dsv4bench compare` and `ab` judge"
+TIME = ("time_ns", "time_low_ns", "time_high_ns")
+
+
+def history_tables(found: Sequence[History]) -> list[Table]:
+    """Return a table for each cell with several records, and the others in one for each set of settings."""
+    once = [one for one in found if len(one.rows) == 1]
+    tables = [_history(one) for one in found if len(one.rows) > 1]
+    return [*tables, *map(_once, grouped(once, lambda one: (_place(one), _settings(one, TITLED))))]
+
+
+def history_name(one: History) -> str:
+    """Return what a cell is called, e.g. "eager, batch 8 x 1024, reuse on, kv v4" or "dequant by triton, v4 4096"."""
+    get = one.cell.get
+    if get("kernel"):
+        return f"{get('kernel')} by {get('provider')}, {get('case')} {get('rows')}"
+    return f"{_mode(one)}, batch {_batch(one)}, reuse {get('reuse')}, kv {get('kv')}"
+
+
+def _mode(one: History) -> str:
+    return mode_words(one.rows[-1]["mode"], one.cell.get("breaks"), one.cell.get("break-outputs"))
+
+
+def _batch(one: History) -> str:
+    requests, extend = one.cell.get("requests"), one.cell.get("extend")
+    return f"{requests} x {extend}" if extend else f"{requests}"
+
+
+def _history(one: History) -> Table:
+    scale, unit = _unit([one])
+    columns = (*_seen_columns(f"step {unit}"), Column("change", ("change",)), Column("launches", ("launches",)), _KEY)
+    rows = []
+    last: float | None = None
+    for row in one.rows:
+        change = row["time_ns"] / last - 1 if row["time_ns"] and last else None
+        shown = cell(change, "" if change is None else format_percent(change, signed=True))
+        rows.append((*_seen_cells(row, scale), shown, cell(row["launches"]), _key(row)))
+        last = row["time_ns"] or last
+    notes = [*filter(None, [_settings(one, (*TITLED, "kv"))]), NO_VERDICT, *_changes(one.rows), *_reasons(one.rows)]
+    return Table(f"History of {history_name(one)}{_place(one)}", columns, tuple(rows), tuple(notes))
+
+
+def _once(found: Sequence[History]) -> Table:
+    scale, unit = _unit(found)
+    names = ("case", "rows", "provider") if found[0].cell.get("kernel") else ("batch", "mode", "reuse")
+    columns = (*(Column(name, (name,), right=name in ("batch", "rows")) for name in names), *_seen_columns(unit), _KEY)
+    rows = []
+    for one in found:
+        said = {"batch": _batch(one), "mode": _mode(one)} | one.cell
+        rows.append((*(cell(said.get(name)) for name in names), *_seen_cells(one.rows[0], scale), _key(one.rows[0])))
+    notes = [*filter(None, [_settings(found[0], TITLED)]), *_reasons([one.rows[0] for one in found])]
+    return Table(f"Measured once{_place(found[0])}", columns, tuple(rows), tuple(notes))
+
+
+_KEY = Column("key", ("key",), right=False)
+
+
+def _seen_columns(time: str) -> tuple[Column, ...]:
+    return (
+        Column("UTC", ("created",), right=False),
+        Column("commit", ("commit", "dirty"), right=False),
+        Column(time, TIME),
+    )
+
+
+def _seen_cells(row: Mapping[str, Any], scale: int) -> tuple[Cell, ...]:
+    when = None if row["created"] is None else row["created"].isoformat()
+    changes = "+" if row["dirty"] else ""
+    return (
+        cell(when, "" if when is None else f"{row['created']:{TIME_FORMAT}}"),
+        Cell(f"{(row['commit'] or '-')[:COMMIT_DIGITS]}{changes}", (row["commit"], row["dirty"])),
+        _time(row, scale),
+    )
+
+
+def _time(row: Mapping[str, Any], scale: int) -> Cell:
+    value, low, high = (row[name] for name in TIME)
+    if value is None:
+        return Cell(row["status"], empty(3).values)
+    return Cell(format_plus_minus(value, max(value - low, high - value), scale), (value, low, high))
+
+
+def _key(row: Mapping[str, Any]) -> Cell:
+    return cell(row["key"], row["key"][:KEY_DIGITS])
+
+
+def _unit(found: Sequence[History]) -> tuple[int, str]:
+    return time_unit([row["time_ns"] for one in found for row in one.rows if row["time_ns"]])
+
+
+def _place(one: History) -> str:
+    get = one.cell.get
+    what = f", {get('kernel')} alone" if get("kernel") else f", attention stack of {get('geometry')}"
+    return f"{what}: {get('label')}, {get('engine')}, {get('machine')}"
+
+
+def _settings(one: History, shown: Sequence[str]) -> str:
+    """Return the settings of a cell but for those `shown` elsewhere and what is usual."""
+    said = {*shown, "case", "rows", "provider"} if one.cell.get("kernel") else {*shown, "rows"}
+    usual = {"ranks": 1, "source": "uniform"}
+    return ", ".join(
+        f"{name} {one.cell[name]}"
+        for name in CELL
+        if name in one.cell and name not in said and one.cell[name] != usual.get(name)
+    )
+
+
+def _changes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return which versions changed between two records, and when."""
+    return [
+        f"{new['created']:{TIME_FORMAT}}: {name} {old[name]} -> {new[name]}"
+        for old, new in pairwise(rows)
+        for name in FACTS
+        if old[name] != new[name] and new["created"] is not None
+    ]
+
+
+def _reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(f"{row['status']}: {row['reason']}" for row in rows if row["reason"]))

@@ -1,0 +1,76 @@
+"""Histories as tables: rows over time, changes of versions, and cells that were measured once."""
+
+from dataclasses import replace
+
+from dsv4bench.dashboards.history_tables import history_name, history_tables
+from dsv4bench.dashboards.render import csv_text, plain
+from dsv4bench.results.frame import frame
+from dsv4bench.results.histories import histories
+from tests.results.synthetic import GPU, lost, ramp, record
+
+
+def at(day, middle_us, commit, **changes):
+    here = {**GPU, "commit": commit * 40, **changes.pop("environment", {})}
+    samples = {"step_period": ramp(middle_us * 1000)}
+    return record(created=f"2026-12-{day:02d}T08:30:00+00:00", samples_ns=samples, environment=here, **changes)
+
+
+def shown(records):
+    return list(map(plain, history_tables(histories(frame(records), {}))))
+
+
+def test_a_cell_is_a_table_over_time():
+    lines = (
+        shown(
+            [
+                at(1, 20_000, "a"),
+                replace(lost("failed", "no memory"), created="2026-12-02T08:30:00+00:00"),
+                at(3, 19_000, "b", environment={"dirty": True, "torch": "2.12.0"}),
+            ]
+        )[0]
+    ).splitlines()
+    assert lines[:6] == [
+        "History of eager, batch 1 x 1024, reuse on, kv v41+fp4, attention stack of",
+        "v41-flash: measured, gpu, NVIDIA H200",
+        "UTC               commit          step ms   change  launches  key",
+        "2026-12-01 08:30  aaaaaaa   20.000 ±0.004                164  gpu-1-Fa",
+        "2026-12-02 08:30  c0ffeec          failed                     gpu-1-Fa",
+        "2026-12-03 08:30  bbbbbbb+  19.000 ±0.004  -5.00 %       164  gpu-1-Fa",
+    ]
+    assert "2026-12-03 08:30: torch 2.11.0 -> 2.12.0" in lines
+    assert "failed: no memory" in lines
+
+
+def test_cells_that_were_measured_once_share_a_table():
+    (text,) = shown([at(1, 20_000, "a"), at(1, 30_000, "a", batch=8)])
+    assert text.splitlines()[:4] == [
+        "Measured once, attention stack of v41-flash: measured, gpu, NVIDIA H200",
+        "   batch  mode   reuse  UTC               commit              ms  key",
+        "1 x 1024  eager  on     2026-12-01 08:30  aaaaaaa  20.000 ±0.004  gpu-1-Fa",
+        "8 x 1024  eager  on     2026-12-01 08:30  aaaaaaa  30.000 ±0.004  gpu-8-Fa",
+    ]
+    assert "kv v41+fp4, compressor fused" in text
+
+
+def test_kernels_stand_by_their_case():
+    kernel = {"name": "dequant", "case": "fp4", "rows": 512, "provider": "triton"}
+    alone = replace(
+        at(1, 20_000, "a"), kernel=kernel, batch={}, geometry="", variant={"provider": "triton", "seed": 0}, counts=[]
+    )
+    (text,) = shown([alone])
+    assert text.startswith("Measured once, dequant alone: measured, gpu, NVIDIA H200\ncase  rows  provider")
+    (one,) = histories(frame([alone]), {})
+    assert history_name(one) == "dequant by triton, fp4 512"
+
+
+def test_csv_has_whole_keys_commits_and_times():
+    text = csv_text(history_tables(histories(frame([at(1, 20_000, "a"), at(2, 20_200, "b")]), {})))
+    rows = text.splitlines()
+    assert rows[1] == "created,commit,dirty,time_ns,time_low_ns,time_high_ns,change,launches,key"
+    assert rows[3].startswith(f"2026-12-02T08:30:00+00:00,{'b' * 40},,20200000.0,")
+    assert rows[3].endswith(",164,gpu-1-False-on")
+
+
+def test_tables_fit_80_columns():
+    wide = [at(day, 20_000, "a", batch=batch) for batch in (1, 64) for day in (1, 2)]
+    assert max(len(line) for text in shown([*wide, at(1, 9_000, "c", batch=16)]) for line in text.splitlines()) <= 80

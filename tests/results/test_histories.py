@@ -1,0 +1,89 @@
+"""Histories: which records are one cell, in which order, and how options choose among them."""
+
+from dataclasses import replace
+
+import pytest
+
+from dsv4bench.errors import UsageError
+from dsv4bench.results.frame import frame
+from dsv4bench.results.frame_cache import read_frame
+from dsv4bench.results.histories import histories
+from tests.results.synthetic import GPU, lost, record, with_variant
+from tests.source_tree import ROOT
+
+
+def at(minute, commit="a", **changes):
+    return record(
+        created=f"2026-11-30T12:{minute:02d}:00+00:00",
+        environment={**GPU, "commit": commit * 40, **changes.pop("environment", {})},
+        **changes,
+    )
+
+
+def found(records, **wanted):
+    return histories(frame(records), wanted)
+
+
+def test_records_of_a_cell_are_one_history_whatever_the_commit():
+    first, second = found([at(3, "b"), at(1), at(2, batch=8)])
+    assert [row["commit"][0] for row in first.rows] == ["b", "a"]  # in the order of the frame
+    assert (first.cell["requests"], second.cell["requests"], len(second.rows)) == (1, 8, 1)
+    assert first.rows[0]["time_ns"] == 19_500_000
+    assert first.rows[0]["launches"] == 164
+    assert "breaks" not in first.cell  # what a cell does not have is not said of it
+
+
+def test_a_cell_of_another_machine_or_switch_is_another_history():
+    records = [at(1), at(2, environment={"gpu": "NVIDIA B300"}), with_variant(at(3), kv="v4"), at(4, label="simulated")]
+    assert len(found(records)) == 4
+
+
+def test_the_folder_of_a_requests_file_is_no_part_of_a_cell():
+    records = [at(1), at(2)]
+    for one, source in zip(records, ("here/lengths.jsonl", "lengths.jsonl"), strict=True):
+        one.batch["source"] = source
+    (one,) = found(records)
+    assert one.cell["source"] == "lengths.jsonl"
+
+
+def test_a_record_without_a_time_is_a_row_with_its_reason():
+    (one,) = found([at(1), lost("failed", "no memory", created="2026-11-30T12:02:00+00:00")])
+    assert [(row["status"], row["reason"], row["time_ns"]) for row in one.rows][1] == ("failed", "no memory", None)
+
+
+def test_options_choose_cells():
+    records = [at(1, batch=batch, reuse=reuse) for batch in (1, 8) for reuse in ("off", "on")]
+    (one,) = found(records, batch=[8], reuse=["on"])
+    assert (one.cell["requests"], one.cell["reuse"]) == (8, "on")
+    assert len(found(records, batch=[1, 8])) == 4
+    assert len(found(records, mode=["eager"])) == 4
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ({"kv": ["v5"]}, r"--kv v5: no such record; there are: v41\+fp4"),
+        ({"reuse": ["ON"]}, r"--reuse ON: no such record; there are: on"),
+        ({"batch": [2]}, "--batch 2: no such record; there are: 1"),
+        ({"kernel": ["dequant"]}, "--kernel dequant: no such record; these have none"),
+        ({"mode": ["eagr"]}, r"--mode eagr: no such record \(did you mean 'eager'\?\); there are: eager"),
+    ],
+    ids=["word", "case", "number", "column", "nearest"],
+)
+def test_a_value_that_no_record_has_is_named(wanted, message):
+    with pytest.raises(UsageError, match=message):
+        found([at(1)], **wanted)
+
+
+def test_kernels_are_cells_too():
+    kernel = {"name": "dequant", "case": "fp4", "rows": 512, "provider": "triton"}
+    alone = replace(at(1), kernel=kernel, batch={}, geometry="", variant={"provider": "triton", "seed": 0}, counts=[])
+    (one,) = found([alone, replace(alone, created="2026-11-30T13:00:00+00:00")])
+    assert (one.cell["kernel"], one.cell["case"], one.cell["rows"], len(one.rows)) == ("dequant", "fp4", 512, 2)
+
+
+def test_committed_runs_have_histories(tmp_path):
+    whole = read_frame([ROOT / "results" / name for name in ("h200-default", "h200-graph-static")], tmp_path).frame
+    several = [one for one in histories(whole, {"reuse": ["on"]}) if len(one.rows) > 1]
+    assert [one.cell["requests"] for one in several] == [1, 2, 4, 8, 16, 32]
+    assert all([row["commit"][:7] for row in one.rows] == ["4867f65", "c7f3677"] for one in several)

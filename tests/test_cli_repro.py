@@ -1,0 +1,148 @@
+"""`dsv4bench repro`: what it prints makes the row again, to the same key."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from dsv4bench import cli_prefill
+from dsv4bench.cli_repro_run import own_group, script, typed_values
+from dsv4bench.profiling.recording import unmeasured
+from dsv4bench.profiling.session import open_session
+from dsv4bench.results.schema import encode
+from dsv4bench.workloads.cells import cells
+from dsv4bench.workloads.options import prefill_options
+from tests.command_line import command_line
+from tests.results.synthetic import GPU, record, with_variant
+
+RUNS = [
+    "--batch 1..2 --extend 4,8 --prefix 8 --kv v4,v41 --no-graph --samples 3",
+    "--batch=1,2 --extend 4 --prefix 8,16 --dep-simulated 1,2 --reuse on --quick",
+    "--batch 2 --extend 4 --prefix 8 --chunk 64,128 --replay off,on --path sparse,recipe --seed 3",
+    "--extend 4 --batch 1 --prefix 8 --batch 4 --provider torch --buckets 4,16 --compressor both",
+]
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return command_line(monkeypatch, capsys)
+
+
+def commands(text):
+    return [shlex.split(line) for line in text.splitlines() if not line.startswith("#")]
+
+
+@pytest.fixture
+def plan(run, monkeypatch):
+    """Return the groups of cells that a command would run."""
+    asked = []
+    monkeypatch.setattr(cli_prefill, "run_prefill", lambda request: asked.append(request.typed) or 0)
+
+    def groups(words):
+        assert run(*words).code == 0
+        return cells(prefill_options(asked[-1]))
+
+    return groups
+
+
+@pytest.mark.parametrize("typed", RUNS)
+def test_the_command_makes_the_row_again_with_its_group_and_nothing_else(run, plan, typed, tmp_path):
+    argv = ["dsv4bench", "prefill", "--device", "cpu", *typed.split()]
+    session = open_session("cpu", None, False, tuple(argv))
+    groups = plan(argv[1:])
+    for group in groups:
+        row = unmeasured(group[-1], session, "skipped", "not run here")
+        (tmp_path / "r.jsonl").write_text(encode(row))
+        checkout, again = commands(run("repro", row.key[:10], "r.jsonl").out)
+        assert checkout == ["git", "checkout", row.environment["commit"]]
+        assert plan(again[1:]) == (group,)
+        assert row.key in {cell.key(session.commit) for cell in group}
+    assert len(groups) > 1
+
+
+COMMANDS = {
+    "range": ("prefill --batch 1..64 --samples 10 --out x", "prefill --batch 8 --samples 10"),
+    "one-value": ("prefill --batch 8 --prefix 8k --resume x", "prefill --batch 8 --prefix 8k"),
+    "equals": ("prefill -q --batch=1,8 --reuse both", "prefill -q --batch 8 --reuse both"),
+    "repeated": ("prefill --batch 1 --graph --batch 8", "prefill --batch 8 --graph"),
+    "switches": (
+        "prefill --kv v4,v41 --provider torch,triton --batch 8",
+        "prefill --kv v4 --provider triton --batch 8",
+    ),
+    "turns": ("prefill --batch 8 --reuse both --compressor both", "prefill --batch 8 --reuse both --compressor both"),
+    "kernels": ("kernels dequant c1 --rows 1,2 --out x", "kernels dequant c1 --rows 1,2"),
+    "ab": (
+        "ab prefill --batch 1..64 --a reuse=off --b reuse=on",
+        "ab prefill --batch 1..64 --a reuse=off --b reuse=on",
+    ),
+    "nothing": ("", ""),
+}
+
+
+@pytest.mark.parametrize(("typed", "alone"), COMMANDS.values(), ids=COMMANDS)
+def test_a_command_is_narrowed_to_the_group_of_the_record(typed, alone):
+    one = replace(with_variant(record(8), kv="v4"), argv=["dsv4bench", *typed.split()] if typed else [])
+    assert own_group(one)[1:] == alone.split()
+
+
+def test_values_are_found_however_they_were_typed():
+    assert typed_values(["--src", "a", "--src=b", "--other", "c"], "src") == ["a", "b"]
+    assert typed_values(["--src"], "src") == []
+
+
+def test_what_must_hold_is_said_and_all_but_commands_is_a_comment():
+    tree = {"name": "sglang", "commit": "d" * 40, "dirty": True, "diff": "beef"}
+    code = {"commit": "a" * 40, "dirty": True, "diff": "f00d", "src": tree, "own_files": {"dequant": "123abc"}}
+    here = GPU | code | {"python": "3.12.3", "power_limit_mw": 700_000, "cuda": "13.0"}
+    argv = ["dsv4bench", "prefill", "--batch", "1,2", "--src", "../my sglang"]
+    lines = script(record(environment=here, argv=argv))
+    text = " ".join(line.lstrip("# ") for line in lines)
+    assert [line for line in lines if not line.startswith("#")] == [
+        f"git checkout {'a' * 40}",
+        f"git -C '../my sglang' checkout {'d' * 40}",
+        "dsv4bench prefill --batch 1 --src '../my sglang'",
+    ]
+    for said in (
+        "gpu-1-False-on of 2026-11-30T12:01:00+00:00: eager, reuse on, kv v41+fp4, batch 1 x 1024; ok",
+        "local changes (f00d) lay over that commit and are not kept",
+        "local changes (beef) of sglang are not kept",
+        "the file that provided dequant had a sha256 that begins with 123abc",
+        "with all that ran then: dsv4bench prefill --batch 1,2 --src '../my sglang'",
+        "machine NVIDIA H200, host a CPU, power limit 700 W, driver 580.1, CUDA 13.0",
+        "torch 2.11.0, triton 3.6.0, python 3.12.3",
+    ):
+        assert said in text
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_record_that_says_nothing_of_its_making_says_so():
+    lines = script(record(environment={}, argv=[]))
+    assert "# no commit is known: it ran an installed package" in lines
+    assert "# the record does not say by which command it was made" in lines
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("zzz runs", "zzz: no key of a record in runs begins so; `dsv4bench history runs` shows keys"),
+        ("k runs", "k: 2 keys in runs begin so: k1, k2; expected more of one"),
+        ("runs:0", "runs:0: expected a line from 1 to 2 of `dsv4bench show runs --format jsonl`"),
+        ("runs:3", "runs:3: expected a line from 1 to 2"),
+        ("none:1", "none: no such file or directory"),
+        ("k1", "results: no such file or directory"),
+    ],
+    ids=["unknown", "several", "zero", "beyond", "missing", "default"],
+)
+def test_a_mistake_is_one_line(run, tmp_path, typed, message):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "r.jsonl").write_text(encode(record(key="k1")) + encode(record(key="k2")))
+    found = run("repro", *typed.split())
+    assert (found.code, found.out) == (2, "")
+    assert message in found.err
+
+
+def test_the_last_record_of_a_key_counts(run, tmp_path):
+    old, new = (record(key="k1", created=f"2026-11-30T12:0{minute}:00+00:00") for minute in (1, 2))
+    (tmp_path / "r.jsonl").write_text(encode(new) + encode(old))
+    assert "# k1 of 2026-11-30T12:02:00" in run("repro", "k1", "r.jsonl").out
