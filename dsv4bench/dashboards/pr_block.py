@@ -18,8 +18,8 @@ from dsv4bench.dashboards.pr_evidence import (
 )
 from dsv4bench.dashboards.pr_subject import difference_lines, first_line
 from dsv4bench.dashboards.table import Column
-from dsv4bench.dashboards.trial_cells import modes, said_of_trials, sets, trial_cell, trial_settings
-from dsv4bench.dashboards.verdict_notes import mark_text, trust_notes
+from dsv4bench.dashboards.trial_cells import modes, sets, trial_cell, trial_settings
+from dsv4bench.dashboards.verdict_notes import mark_notes, trust_notes
 from dsv4bench.dashboards.verdict_tables import change_text, difference_text, side_text, times_unit
 from dsv4bench.results.explanation import explained
 from dsv4bench.results.noise_floor import Floor
@@ -72,7 +72,7 @@ def _set_lines(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequen
     )
     lines = [f"#### {what}", "", item(_summary(same)), item(trial_settings(trial)), *difference_lines(same), ""]
     lines += [*_verdict_table(same), ""]
-    lines += map(item, said_of_trials(same, lambda one: map(mark_text, one.marks)))
+    lines += map(item, mark_notes(same).values())
     lines += map(item, trust_notes(same, every, floors))
     lines += ["", *folded("What decided each cell", [_decided(one) for one in same])]
     counts = count_lines(same)
@@ -96,31 +96,29 @@ def _summary(same: Sequence[Verdict]) -> str:
 
 
 def _verdict_table(same: Sequence[Verdict]) -> list[str]:
+    """Return a row for each cell, its verdict first: a narrow screen shows the rest on scrolling."""
     scale, unit = times_unit(same)
-    predicted = any(verdict.predicted_ns is not None for verdict in same)
-    left = [Column(title, (), right=False) for title in ("batch", "mode")]
-    right = [
-        Column(title, ())
-        for title in (f"before {unit}", f"after {unit}", "diff us", *(["pred us"] if predicted else []), "change")
-    ]
+    predicted = ["pred us"] if any(verdict.predicted_ns is not None for verdict in same) else []
+    numbers = [f"before {unit}", f"after {unit}", "diff us", *predicted, "change"]
     rows = [
         [
             prose(_batch(verdict.trial.any)),
             prose(mode),
+            _word(verdict),
             _side(verdict.a_ns, verdict.trial.a, scale),
             _side(verdict.b_ns, verdict.trial.b, scale),
             difference_text(verdict),
-            *([format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True)] if predicted else []),
+            *(format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True) for _ in predicted),
             change_text(verdict),
-            _word(verdict),
         ]
         for verdict, mode in zip(same, modes(same), strict=True)
     ]
-    return table_lines([*left, *right, Column("verdict", (), right=False)], rows)
+    words = [Column(title, (), right=False) for title in ("batch", "mode", "verdict")]
+    return table_lines([*words, *(Column(title, ()) for title in numbers)], rows)
 
 
 def _side(interval: Interval | None, record: Record | None, scale: int) -> str:
-    text = prose(side_text(interval, record, scale))
+    text = prose(side_text(interval, record, scale, digits=4))
     return f"**{text}**" if record is not None and record.status == "wrong" else text
 
 

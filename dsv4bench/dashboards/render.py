@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TextIO
 
 from dsv4bench.dashboards.markdown import markdown
-from dsv4bench.dashboards.style import ALARM, HEAD, alarms
+from dsv4bench.dashboards.style import HEAD, highlights
 from dsv4bench.dashboards.table import Column, Table, printable
 
 WIDTH = 80
@@ -33,7 +33,8 @@ def write_terminal(tables: Iterable[Table], stream: TextIO) -> None:
             console.print()
         for line, style in _lines(table, console.width):
             text = Text(line, style=style)
-            text.highlight_regex(alarms(), ALARM)
+            for words, colour in highlights().items():
+                text.highlight_regex(words, colour)
             console.print(text, soft_wrap=True)
 
 

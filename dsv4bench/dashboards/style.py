@@ -11,8 +11,13 @@ if TYPE_CHECKING:
 
 HEAD = "bold"
 ALARM = "bold red"
-# the statuses that must be seen, and a sentence that came out false
-ALARM_WORDS = ("WRONG", "wrong", "failed", "out_of_memory", "false")
+GAIN, DOUBT = "bold green", "yellow"
+# the statuses that must be seen, a sentence that came out false, and verdicts
+WORDS = {
+    ALARM: ("WRONG", "wrong", "failed", "out_of_memory", "false", "SLOWER", "unexplained", "implausible"),
+    GAIN: ("FASTER",),
+    DOUBT: ("INCONCLUSIVE",),
+}
 
 # from the palette of Okabe and Ito, told apart by colour-blind readers and in grey
 BEFORE_COLOUR = "#D55E00"
@@ -40,9 +45,9 @@ PROVIDER_COLOURS = {
 }
 
 
-def alarms() -> str:
-    """Return the pattern of the words that a terminal shows in red."""
-    return rf"\b({'|'.join(ALARM_WORDS)})\b"
+def highlights() -> dict[str, str]:
+    """Return the style of words on a terminal, by a pattern that finds them."""
+    return {rf"\b({'|'.join(words)})\b": style for style, words in WORDS.items()}
 
 
 def plus_minus(interval: Interval | None, scale: int, signed: bool = False) -> str:

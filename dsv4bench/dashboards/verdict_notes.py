@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
-from dsv4bench.dashboards.cells import heading
+from dsv4bench.dashboards.cells import cells_text, grouped, heading
 from dsv4bench.dashboards.time_tables import prediction_notes
 from dsv4bench.dashboards.trial_cells import family, modes, said_of_trials, side_records
 from dsv4bench.results.compare import NOT_RESOLVABLE
@@ -21,17 +22,20 @@ MARKS = {
     CLOCK: ("~", "the SM clock differed between the sides, and in cycles the verdict does not hold"),
     IMPLAUSIBLE: ("%", "the work that is predicted to be saved takes longer than the whole step"),
 }
+NUMBER = re.compile(r"[-+]?\d[\d.]*")
+AS_MANY = 2  # reasons that differ in nothing but numbers are all shown
 NAMED = ("FASTER", "SLOWER")
-
-
-def mark_text(mark: str) -> str:
-    """Return a mark with what it says."""
-    return f"{mark}: {MARKS[mark][1]}" if mark in MARKS else mark
 
 
 def sign(mark: str) -> str:
     """Return the sign that stands for a mark in a table."""
     return MARKS[mark][0] if mark in MARKS else "*"
+
+
+def mark_notes(same: Sequence[Verdict]) -> dict[str, str]:
+    """Return what every mark of these verdicts says, by its sign and in the order of their first appearance."""
+    marks = dict.fromkeys(mark for verdict in same for mark in verdict.marks)
+    return {sign(mark): f"{mark}: {MARKS[mark][1]}" if mark in MARKS else mark for mark in marks}
 
 
 def trust_notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[Floor]) -> list[str]:
@@ -81,9 +85,17 @@ def _floor_notes(same: Sequence[Verdict], floors: Sequence[Floor]) -> list[str]:
     return [found + (f"; {format_percent(max(smallest))} would have been named in each" if smallest else "")]
 
 
-def undecided(verdict: Verdict) -> list[str]:
-    """Return why a cell has no verdict, or one that decides nothing."""
-    return [] if verdict.word in (*NAMED, "SAME") else [f"{verdict.word or 'no verdict'}: {verdict.reason}"]
+def undecided_notes(same: Sequence[Verdict]) -> list[str]:
+    """Return why cells have no verdict, or one that decides nothing; of many that say the same, one as an example."""
+    open_ones = [one for one in same if one.word not in (*NAMED, "SAME")]
+    found = []
+    for alike in grouped(open_ones, lambda one: (one.word, NUMBER.sub("", one.reason))):
+        shown = alike if len({one.reason for one in alike}) <= AS_MANY else alike[:1]
+        more = f"{len(alike)} cells, e.g. " if len(shown) < len(alike) else ""
+        for one in grouped(shown, lambda verdict: verdict.reason):
+            where = cells_text([verdict.trial.any for verdict in one])
+            found.append(f"{one[0].word or 'no verdict'}: {more}{one[0].reason} ({where})")
+    return found
 
 
 def _how_measured(verdicts: Sequence[Verdict]) -> str:
@@ -118,7 +130,10 @@ def _clock_notes(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _flag_notes(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the flags of both sides' records, with their cells."""
-    return said_of_trials(
-        verdicts, lambda verdict: dict.fromkeys(flag for record in side_records(verdict.trial) for flag in record.flags)
-    )
+    """Return the flags of both sides' records, with their cells; how far a clock fell is in the notes on clocks."""
+
+    def flags(verdict: Verdict) -> dict[str, None]:
+        said = [flag for record in side_records(verdict.trial) for flag in record.flags]
+        return dict.fromkeys(re.sub(r" from \d+ to \d+ MHz$", "", flag) for flag in said)
+
+    return said_of_trials(verdicts, flags)

@@ -9,12 +9,11 @@ from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells
 from dsv4bench.dashboards.trial_cells import (
     modes,
-    said_of_trials,
     sets,
     side_records,
     trial_settings,
 )
-from dsv4bench.dashboards.verdict_notes import mark_text, sign, trust_notes, undecided
+from dsv4bench.dashboards.verdict_notes import mark_notes, sign, trust_notes, undecided_notes
 from dsv4bench.results.explanation import explained
 from dsv4bench.results.noise_floor import Floor
 from dsv4bench.results.record import Record
@@ -35,7 +34,7 @@ ONLY_IN_CSV = (
     "session",
     "explained",
 )
-OF_SIDE = ("side", "status", "reason", "samples", "sm_mhz")
+OF_SIDE = ("side", "status", "reason", "samples", "sm_mhz", "flags")
 
 
 def verdict_tables(verdicts: Sequence[Verdict], floors: Sequence[Floor]) -> list[Table]:
@@ -51,10 +50,10 @@ def times_unit(verdicts: Sequence[Verdict]) -> tuple[int, str]:
     return time_unit([side.value for one in verdicts for side in (one.a_ns, one.b_ns) if side])
 
 
-def side_text(interval: Interval | None, record: Record | None, scale: int) -> str:
+def side_text(interval: Interval | None, record: Record | None, scale: int, digits: int = 3) -> str:
     """Return the time of a side with its bound, or why there is none: its status, "-" where it was not run."""
     if interval is not None:
-        return format_plus_minus(interval.value, interval.half_width, scale, digits=3)
+        return format_plus_minus(interval.value, interval.half_width, scale, digits=digits)
     if record is None:
         return "-"
     return "WRONG" if record.status == "wrong" else record.status
@@ -133,8 +132,9 @@ def _side(verdict: Verdict, number: int) -> tuple[object, ...]:
     trial = verdict.trial
     record = (trial.a, trial.b)[number]
     known = sorted(mhz for pair in trial.pairs if (mhz := (pair.a_mhz, pair.b_mhz)[number]))
+    flags = "; ".join(record.flags) if record else None
     outcome = (None, None, None) if record is None else (record.status, record.reason, len(record.step_samples_ns))
-    return (trial.sides[number], *outcome, known[len(known) // 2] if known else None)
+    return (trial.sides[number], *outcome, known[len(known) // 2] if known else None, flags)
 
 
 def _notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[Floor]) -> list[str]:
@@ -143,8 +143,8 @@ def _notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[F
         "diff and change: b - a, negative is time saved",
         trial_settings(same[0].trial),
         *trust_notes(same, every, floors),
-        *said_of_trials(same, lambda verdict: [f"{sign(mark)} {mark_text(mark)}" for mark in verdict.marks]),
-        *said_of_trials(same, undecided),
+        *(f"{mark} {text}" for mark, text in mark_notes(same).items()),
+        *undecided_notes(same),
     ]
     return [note for note in [*notes, *notes_of(records), *provenance(records)] if note]
 

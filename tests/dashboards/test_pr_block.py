@@ -276,7 +276,7 @@ def test_without_such_a_check_no_head_is_claimed():
 def test_a_wrong_cell_has_no_verdict_no_time_and_comes_first():
     records, verdicts = trees()
     text = pr_block(records, verdicts, ())
-    assert "| 8 x 1024 | eager | ok | **WRONG** |  |  | none |" in text
+    assert "| 8 x 1024 | eager | none | ok | **WRONG** |  |  |" in text
     first = lines_after(text, "Correctness")[0]
     assert first.startswith("- **WRONG** outputs, reuse on and off: 2 of 41 layer outputs differ")
     assert "no verdict: b: wrong: 2 of 41" in text.split("#### Not measured")[1]
@@ -353,5 +353,5 @@ def test_a_cell_of_two_versions_names_both():
 def test_a_side_that_never_ran_is_a_dash():
     (trial,) = trials(sided([record(reuse="off")]))
     text = pr_block([trial.a], [Verdict(trial, None, "b: not run", 0)], ())
-    assert "| 1 x 1024 | eager | ok | - |  |  | none |" in text
+    assert "| 1 x 1024 | eager | none | ok | - |  |  |" in text
     assert TREES[0] not in text

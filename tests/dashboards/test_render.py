@@ -28,13 +28,13 @@ class Terminal(io.StringIO):
         return True
 
 
-def on_terminal(monkeypatch, **environment):
+def on_terminal(monkeypatch, table=TABLE, **environment):
     for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "TERM", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {"TERM": "xterm", "COLUMNS": "80", **environment}.items():
         monkeypatch.setenv(name, value)
     stream = Terminal()
-    write_terminal([TABLE], stream)
+    write_terminal([table], stream)
     return stream.getvalue()
 
 
@@ -58,6 +58,16 @@ def test_a_terminal_shows_the_same_lines_in_colours(monkeypatch):
     text = on_terminal(monkeypatch)
     assert "\x1b[1;31mfalse\x1b[0m" in text  # an answer that is false is bold and red
     assert "\x1b[1;31mtrue" not in text
+
+
+@pytest.mark.parametrize(
+    ("word", "colour"),
+    [("SLOWER", "1;31"), ("unexplained", "1;31"), ("FASTER", "1;32"), ("INCONCLUSIVE", "33")],
+)
+def test_a_verdict_has_its_colour(monkeypatch, word, colour):
+    told = Table("t", (Column("verdict", ("verdict",), right=False),), ((cell(word),), (cell(f"{word}X"),)))
+    text = on_terminal(monkeypatch, told)
+    assert f"\x1b[{colour}m{word}\x1b[0m\n{word}X" in text
 
 
 def test_no_color_is_honoured(monkeypatch):

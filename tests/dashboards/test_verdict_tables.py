@@ -211,3 +211,28 @@ def test_how_much_the_removed_work_explains_is_one_line(predicted, said):
     ]
     lines = [note for note in only(named).notes if "explains" in note]
     assert [line[: len(said)] for line in lines] == [said] * bool(said)
+
+
+def test_reasons_that_differ_in_numbers_alone_are_told_by_an_example():
+    def undecided(requests, reason):
+        return judged(both(facts={"requests": requests}), "INCONCLUSIVE", reason=reason)
+
+    said = [f"about {pairs} pairs would do" for pairs in (11, 29, 46)]
+    few = [undecided(requests, reason) for requests, reason in zip((1, 2), said, strict=False)]
+    assert [note for note in only(few).notes if note.startswith("INCONCLUSIVE")] == [
+        "INCONCLUSIVE: about 11 pairs would do (eager, batch 1 x 1024)",
+        "INCONCLUSIVE: about 29 pairs would do (eager, batch 2 x 1024)",
+    ]
+    many = [*few, undecided(4, said[2]), undecided(8, "the clock may have made it")]
+    assert [note for note in only(many).notes if note.startswith("INCONCLUSIVE")] == [
+        "INCONCLUSIVE: 3 cells, e.g. about 11 pairs would do (eager, batch 1 x 1024)",
+        "INCONCLUSIVE: the clock may have made it (eager, batch 8 x 1024)",
+    ]
+
+
+def test_a_clock_that_fell_is_said_once_for_all_cells_and_how_far_in_csv():
+    fell = [f"throttled: SM clock fell from {top} to 1600 MHz" for top in (1900, 1905)]
+    found = [judged(both(facts={"requests": n}, flags=[flag])) for n, flag in zip((1, 2), fell, strict=True)]
+    table = only(found)
+    assert [note for note in table.notes if "SM clock" in note] == ["throttled: SM clock fell"]
+    assert [row[-1].values[-1] for row in table.rows] == fell
