@@ -20,7 +20,7 @@ NO_NSYS = (
 NO_NVTX = "the package nvtx is not installed here, so nsys would record no range: pip install nvtx"
 NO_REPORT = "nsys wrote no report (a bare collector has no importer: install the package nsight-systems too)"
 NO_RANGES = "nsys recorded no range: it is older than the NVTX of the package nvtx; take a newer nsys"
-_TABLES = ("StringIds", "PROCESSES", "ThreadNames", "NVTX_EVENTS", "PROFILER_OVERHEAD", "ANALYSIS_DETAILS")
+_TABLES = ("StringIds", "ThreadNames", "NVTX_EVENTS", "PROFILER_OVERHEAD", "ANALYSIS_DETAILS")
 _TABLES_LIKE = ("CUPTI_ACTIVITY_KIND_", "CUDA_GRAPH", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_", "TARGET_INFO_SESSION_")
 _SETTINGS = {  # by a part of a setting's name
     "META_DATA_CAPTURE": (
@@ -76,7 +76,7 @@ def keep_events(path: Path) -> int:
             elif table not in _TABLES and not table.startswith(_TABLES_LIKE):
                 file.execute(f'DROP TABLE "{table}"')
         columns = _columns(file)
-        _drop_other_processes(file, columns)
+        _drop_other_threads(file, columns)
         _drop_unused_strings(file, columns)
         ranges = 0
         if "NVTX_EVENTS" in columns:
@@ -91,8 +91,8 @@ def _columns(file: sqlite3.Connection) -> dict[str, list[str]]:
     return {name: [row[1] for row in file.execute(f"PRAGMA table_info({name})").fetchall()] for name in names}
 
 
-def _drop_other_processes(file: sqlite3.Connection, columns: dict[str, list[str]]) -> None:
-    """Delete the names of processes and threads without an event."""
+def _drop_other_threads(file: sqlite3.Connection, columns: dict[str, list[str]]) -> None:
+    """Delete the names of threads whose process has no event."""
     busy = [
         f"SELECT {_PROCESS.format(column)} FROM {table}"
         for table, own in columns.items()
@@ -101,13 +101,12 @@ def _drop_other_processes(file: sqlite3.Connection, columns: dict[str, list[str]
         if column in ("globalTid", "globalPid")
     ]
     events = " UNION ".join(busy) or "SELECT NULL WHERE 0"
-    for table, column in (("PROCESSES", "globalPid"), ("ThreadNames", "globalTid")):
-        if column in columns.get(table, ()):
-            file.execute(f"DELETE FROM {table} WHERE {_PROCESS.format(column)} NOT IN ({events})")
+    if "globalTid" in columns.get("ThreadNames", ()):
+        file.execute(f"DELETE FROM ThreadNames WHERE {_PROCESS.format('globalTid')} NOT IN ({events})")
 
 
 def _drop_unused_strings(file: sqlite3.Connection, columns: dict[str, list[str]]) -> None:
-    """Delete the strings that no event, process or thread is called by."""
+    """Delete the strings that no event or thread is called by."""
     if "StringIds" not in columns:
         return
     named = [(table, column) for table, own in columns.items() for column in own if column in _NAMES]
