@@ -119,7 +119,8 @@ def nearest_strangers(cells: Sequence[StoredCell]) -> str | None:
         [f"{name} {a[name]} before, {b.get(name)} after" for name in a if a[name] != b.get(name)]
         for a, b in product(map(_names, old[:MOST_STRANGERS]), map(_names, new[:MOST_STRANGERS]))
     ]
-    return f"the most alike of them differ in {'; '.join(min(found, key=len))}" if found else None
+    fewest: list[str] = min(found, key=len, default=[])
+    return f"the most alike of them differ in {'; '.join(fewest)}" if fewest else None
 
 
 def _names(record: Record) -> dict[str, Any]:
@@ -185,8 +186,8 @@ def _least(asked: float | None, floors: Sequence[Floor]) -> float:
 
 def _cell(old: Runs, new: Runs, records: int, least: float) -> StoredCell:
     """Return one cell of both sides, compared as far as it may be; `records` are all that either side has of it."""
-    times = {"before_ns": _time(old), "after_ns": _time(new)}
-    found = StoredCell(old, new, records - len(old) - len(new), least=least, **times)
+    left_out = records - len(old) - len(new)
+    found = StoredCell(old, new, left_out, before_ns=_time(old), after_ns=_time(new), least=least)
     if not old or not new:
         return replace(found, reason=f"not run {'after' if old else 'before'}")
     first, second = old[-1], new[-1]
