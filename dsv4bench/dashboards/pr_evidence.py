@@ -138,9 +138,30 @@ def environment_lines(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def command_lines(records: Sequence[Record]) -> list[str]:
-    """Return the commands that measured the records, folded, each as it can be typed again."""
-    typed = dict.fromkeys(shlex.join(without_place(record.argv)) for record in records if record.argv)
-    return folded("Commands that repeat both sides", fenced(typed))
+    """Return the code and the commands that measured the records, folded, as they can be typed again."""
+    same_code = grouped(records, lambda record: tuple(record.environment.get(name) for name in ("commit", "diff")))
+    lines = [line for same in same_code for line in dict.fromkeys([*_code(same), *_commands(same)])]
+    return folded("Commands that repeat both sides", fenced(lines))
+
+
+def _code(same: Sequence[Record]) -> list[str]:
+    """Return what is checked out to make records of one code again; comments name what no checkout holds."""
+    here = same[0].environment
+    lines = [f"git checkout {here['commit']}"] if here.get("commit") else []
+    lines += [f"# with{_changes(here)}"] if here.get("dirty") else []
+    trees = [((one.ab or {}).get("side"), tree) for one in same if (tree := one.environment.get("src"))]
+    return lines + [
+        f"# {side}: {tree.get('name')} at {tree.get('commit') or 'no commit'}{_changes(tree, ' with')}"
+        for side, tree in trees
+    ]
+
+
+def _changes(state: Mapping[str, Any], before: str = "") -> str:
+    return f"{before} local changes {state.get('diff') or ''}".rstrip() if state.get("dirty") else ""
+
+
+def _commands(same: Sequence[Record]) -> list[str]:
+    return [shlex.join(without_place(record.argv)) for record in same if record.argv]
 
 
 def fenced(lines: Iterable[str]) -> list[str]:

@@ -101,13 +101,17 @@ def undecided_notes(same: Sequence[Verdict]) -> list[str]:
 def _how_measured(verdicts: Sequence[Verdict]) -> str:
     """Return how many pairs of what the verdicts of a set rest on, e.g. "9 pairs of fresh processes a cell, ..."."""
     counts = sorted({verdict.pairs for verdict in verdicts if verdict.word})
-    number = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}" if counts else "no"
+    number = _least_to_most(counts) if counts else "no"
     trial = verdicts[0].trial
     if trial.how == FRESH:
         return f"{number} pairs of fresh processes a cell; a ran first, then b in turn (A B, B A, ...)"
-    block = (trial.any.ab or {}).get("block") or 1
-    samples = "1 sample" if block == 1 else f"{block} samples"
-    return f"{number} pairs a cell, of {samples} of each side, in one process by turns (A B, B A, ...)"
+    sizes = sorted({len(pair.a_ns) for verdict in verdicts for pair in verdict.trial.pairs})
+    samples = "" if not sizes else f" of {_least_to_most(sizes)} sample{'s' if sizes[-1] > 1 else ''} of each side"
+    return f"{number} pairs a cell{samples}, in one process by turns (A B, B A, ...)"
+
+
+def _least_to_most(numbers: Sequence[int]) -> str:
+    return f"{numbers[0]}" if numbers[0] == numbers[-1] else f"{numbers[0]} to {numbers[-1]}"
 
 
 def _how_judged(verdicts: Sequence[Verdict], every: Sequence[Verdict]) -> str:

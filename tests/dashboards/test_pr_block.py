@@ -125,7 +125,7 @@ def test_no_command_closes_its_fence():
         with_side(record(reuse=reuse, argv=["dsv4bench", "```", "x"]), side)
         for reuse, side in (("off", "a"), ("on", "b"))
     ]
-    assert "````sh\ndsv4bench '```' x\n````" in block(cells)
+    assert "````sh\ngit checkout " + GPU["commit"] + "\ndsv4bench '```' x\n````" in block(cells)
 
 
 # what ran on what
@@ -338,7 +338,26 @@ def test_rows_that_the_batch_does_not_say_stand_beside_it():
 def test_commands_are_said_once_and_without_where_they_wrote():
     argv = ["dsv4bench", "ab", "prefill", "--a", "reuse=off", "--out", "results/x"]
     cells = sided([record(reuse="off", argv=argv), record(argv=[*argv[:-1], "results/y"])])
-    assert block(cells).count("dsv4bench ab prefill --a reuse=off\n") == 1
+    text = block(cells)
+    assert text.count("dsv4bench ab prefill --a reuse=off\n") == 1
+    assert "results/" not in text
+
+
+def test_code_that_no_checkout_holds_is_named_beside_the_commands():
+    own = {**GPU, "dirty": True, "diff": "d1ff", "src": {"name": "sglang", "commit": "a" * 40, "dirty": False}}
+    sides = (own, {**own, "src": {"name": "sglang", "commit": None, "dirty": None}})
+    cells = [
+        with_side(record(key=side, environment=env), side, ("src=x", "src=y"))
+        for side, env in zip("ab", sides, strict=True)
+    ]
+    commands = block(cells).split("```sh\n")[1].split("\n```")[0]
+    assert commands.splitlines() == [
+        f"git checkout {GPU['commit']}",
+        "# with local changes d1ff",
+        f"# a: sglang at {'a' * 40}",
+        "# b: sglang at no commit",
+        "dsv4bench prefill",
+    ]
 
 
 def test_a_cell_of_two_versions_names_both():

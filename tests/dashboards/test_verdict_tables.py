@@ -107,7 +107,7 @@ def test_rows_are_shown_where_the_batch_does_not_say_them():
 @pytest.mark.parametrize(
     ("ab", "said"),
     [
-        ({"block": 1}, "9 pairs a cell, of 1 sample of each side, in one process by turns (A B, B A, ...)"),
+        ({"block": 1}, "9 pairs a cell of 1 sample of each side, in one process by turns (A B, B A, ...)"),
         ({"pair": 0}, "9 pairs of fresh processes a cell; a ran first, then b in turn (A B, B A, ...)"),
     ],
     ids=["one process", "fresh processes"],
