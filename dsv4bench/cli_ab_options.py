@@ -21,11 +21,15 @@ SideB = Annotated[
 Pairs = Annotated[
     str | None,
     typer.Option(
-        "--pairs", metavar="N", help="Pairs of both sides. [as many as a verdict on all cells needs: 9 for 7]"
+        "--pairs",
+        metavar="N",
+        help="Pairs at the most. [until all is known to half of --min-effect, 60 s a cell; fresh, or on a CPU: as many"
+        " as a verdict on all cells needs, 9 for 7]",
     ),
 ]
 Samples = Annotated[
-    str | None, typer.Option("--samples", metavar="N", help="Samples of each side in a pair. [10; on a CPU 3]")
+    str | None,
+    typer.Option("--samples", metavar="N", help="Samples of each side in a pair. [2; fresh 11, on a CPU 3]"),
 ]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Every side of every pair in a process of its own. [one process where possible]")

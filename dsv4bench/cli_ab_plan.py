@@ -11,11 +11,12 @@ from typing import Any
 from dsv4bench.cli_ab_setup import Setup
 from dsv4bench.dashboards.ab_plan_table import ab_plan_table
 from dsv4bench.dashboards.render import show_tables
-from dsv4bench.profiling.ab_experiment import Experiment
+from dsv4bench.profiling.ab_experiment import CELL_S, Experiment
 from dsv4bench.results.noise_floor import SAMPLE_NOISE, noise_floor, resolvable_ns
 from dsv4bench.results.store import read_records
 from dsv4bench.results.trials import trials
-from dsv4bench.units import format_percent
+from dsv4bench.results.verdict import NARROW_SHARE, MinEffect
+from dsv4bench.units import NS_PER_S, format_percent
 from dsv4bench.workloads.dry_run import OTHER_RUNS, Planned, as_plain, plan_notes, planned
 from dsv4bench.workloads.sides import ONE_SIDE_ONLY, Two
 
@@ -38,43 +39,46 @@ def print_plan(setup: Setup, folder: Path | None, form: str) -> None:
 def _row(setup: Setup, two: Two, a: Planned, b: Planned, noise: Mapping[bool, float]) -> dict[str, Any]:
     """Return a planned cell of both sides as plain values; an axis that the sides name is None."""
     experiment, switches = setup.experiment, setup.switches["a"]
-    effect = experiment.min_effect_of(two)
-    least_ns = effect.of_ns(a.step_ns or 0.0)
-    share = noise.get(two.a.variant.graph)
-    if share is None:
-        named_ns = resolvable_ns(a.step_ns or 0.0, effect, experiment.pairs, experiment.block)
-    else:
-        named_ns = least_ns + share * (a.step_ns or 0.0)
-    runs = a.step_ns is not None and b.step_ns is not None
-    predicted_ns = _predicted_ns(setup, a, b) if runs and not experiment.aa else None
     named = {*switches, *(more for name in switches for more in ONE_SIDE_ONLY.get(name, ()))}
     without = {"mode" if name.startswith("graph") else name.replace("-", "_") for name in named}
-    return (
-        as_plain(a)
-        | dict.fromkeys(without)
-        | {
-            "status": "planned" if runs else "refused",
-            "sides": experiment.sides,
-            "aa": experiment.aa,
-            "fresh": experiment.fresh,
-            "pairs": experiment.pairs,
-            "block": experiment.block,
-            "a_step_ns": a.step_ns,
-            "b_step_ns": b.step_ns,
-            "time_ns": _time_ns(experiment, a, b) if runs else None,
-            "predicted_ns": predicted_ns,
-            "min_effect_ns": least_ns if runs else None,
-            "resolvable_ns": named_ns if runs else None,
-            "resolvable": None if predicted_ns is None else abs(predicted_ns) >= named_ns,
-        }
-    )
+    of_both = {name: getattr(experiment, name) for name in ("sides", "aa", "fresh", "block")}
+    steps = {"a_step_ns": a.step_ns, "b_step_ns": b.step_ns}
+    return as_plain(a) | dict.fromkeys(without) | of_both | steps | _figures(setup, two, a, b, noise)
 
 
-def _time_ns(experiment: Experiment, a: Planned, b: Planned) -> float:
-    """Return the time of all steps of both sides; what a process takes to start is not in it."""
-    processes = experiment.pairs if experiment.fresh else 1
-    samples = experiment.block * experiment.pairs
-    return (samples + processes * OTHER_RUNS) * ((a.step_ns or 0.0) + (b.step_ns or 0.0))
+def _figures(setup: Setup, two: Two, a: Planned, b: Planned, noise: Mapping[bool, float]) -> dict[str, Any]:
+    """Return pairs, time and what these resolve of a cell; None where the graph refuses a side."""
+    if a.step_ns is None or b.step_ns is None:
+        names = ("pairs", "time_ns", "predicted_ns", "min_effect_ns", "resolvable_ns", "resolvable")
+        return {"status": "refused", **dict.fromkeys(names)}
+    experiment = setup.experiment
+    both_ns, effect = a.step_ns + b.step_ns, experiment.min_effect_of(two)
+    sample = noise.get(two.a.variant.graph, SAMPLE_NOISE)
+    pairs = _pairs(experiment, effect, a.step_ns, both_ns, sample)
+    resolvable = resolvable_ns(a.step_ns, effect, pairs, experiment.block, sample)
+    predicted_ns = None if experiment.aa else _predicted_ns(setup, a, b)
+    processes = pairs if experiment.fresh else 1
+    return {
+        "status": "planned",
+        "pairs": pairs,
+        "time_ns": (pairs * experiment.block + processes * OTHER_RUNS) * both_ns,
+        "predicted_ns": predicted_ns,
+        "min_effect_ns": effect.of_ns(a.step_ns),
+        "resolvable_ns": resolvable,
+        "resolvable": None if predicted_ns is None else abs(predicted_ns) >= resolvable,
+    }
+
+
+def _pairs(experiment: Experiment, effect: MinEffect, step_ns: float, both_ns: float, noise: float) -> int:
+    """Return how many pairs are taken: as many as were asked for, or as it takes until an interval is narrow enough."""
+    if experiment.pairs is not None:
+        return experiment.pairs
+    pairs, enough_ns = experiment.least_pairs, (1 + NARROW_SHARE) * effect.of_ns(step_ns)
+    while pairs * experiment.block * both_ns < CELL_S * NS_PER_S:
+        if resolvable_ns(step_ns, effect, pairs, experiment.block, noise) <= enough_ns:
+            break
+        pairs += max(1, pairs // 4)
+    return pairs
 
 
 def _predicted_ns(setup: Setup, a: Planned, b: Planned) -> float | None:
@@ -87,22 +91,23 @@ def _predicted_ns(setup: Setup, a: Planned, b: Planned) -> float | None:
 
 
 def _noise(folder: Path | None) -> dict[bool, float]:
-    """Return the widest A/A interval in `folder` as a share of the step, of graph cells and of eager ones."""
+    """Return the noise of a sample by the A/A records in `folder`, as a share of the step: in a graph, and eager."""
     if folder is None or not folder.is_dir():
         return {}
     found: dict[bool, float] = {}
     for floor in noise_floor(trials(read_records(folder).records)):
-        difference, time = floor.verdict.difference_ns, floor.verdict.a_ns
-        if difference is not None and time is not None:
-            graph = bool(floor.verdict.trial.any.variant.get("graph"))
-            found[graph] = max(found.get(graph, 0.0), difference.half_width / max(1.0, time.value))
+        one, trial = floor.verdict, floor.verdict.trial
+        if one.difference_ns is not None and one.a_ns is not None:
+            block = (trial.any.ab or {})["block"]
+            width_ns = resolvable_ns(one.a_ns.value, MinEffect(absolute_ns=0.0), one.pairs, block, noise=1.0)
+            graph = bool(trial.any.variant.get("graph"))
+            found[graph] = max(found.get(graph, 0.0), one.difference_ns.half_width / width_ns)
     return found
 
 
 def _source(noise: Mapping[bool, float], modes: set[bool], folder: Path | None) -> list[str]:
     """Return what the noise of cells of these modes (whether in a graph) is taken from."""
-    usual = f"a sample's noise of {format_percent(SAMPLE_NOISE)}"
-    known = [f"{'graph' if graph else 'eager'} ±{format_percent(share)}" for graph, share in sorted(noise.items())]
-    assumed = [f"{usual} is assumed"] if not modes <= set(noise) else []
-    measured = [f"A/A of {folder}: {', '.join(known)}"] if known else []
-    return [f"resolves: {'; '.join([*measured, *assumed])}"]
+    known = [f"{'graph' if graph else 'eager'} {format_percent(share)}" for graph, share in sorted(noise.items())]
+    measured = [f"{', '.join(known)} by the A/A of {folder}"] if known else []
+    assumed = [f"{format_percent(SAMPLE_NOISE)} assumed"] if not modes <= set(noise) else []
+    return [f"noise of a sample: {'; '.join([*measured, *assumed])}"]

@@ -27,6 +27,7 @@ from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, open_store, read_records, resume_store, run_directory
 from dsv4bench.results.trials import SIDES, trials
 from dsv4bench.results.verdict import Verdict, judge
+from dsv4bench.units import format_count
 from dsv4bench.workloads.memory import free_bytes, refuse_too_large
 from dsv4bench.workloads.sides import in_groups
 
@@ -130,7 +131,7 @@ def _why(stop: str, limit: str | None) -> list[str]:
 def _interrupted(store: Store, session: str) -> int:
     """Say what is kept after Ctrl-C, and how to go on."""
     kept = len(_of(read_records(store.directory).records, session))
-    _tell(f"interrupted: {kept} records are kept in {store.directory}; go on with")
+    _tell(f"interrupted: kept in {store.directory}: {format_count(kept, 'record')}; go on with")
     _tell(f"  {resume_command(sys.argv[1:], store.directory)}")
     return INTERRUPTED
 

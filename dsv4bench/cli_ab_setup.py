@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from dsv4bench.workloads.cells import cells
 from dsv4bench.workloads.options import PrefillArguments, PrefillOptions, prefill_options, resolve_device, whole
 from dsv4bench.workloads.sides import Switches, Two, both_sides, check_sides, parse_side, side_text, two_sides
 
-BLOCK = {"cuda": 10, "cpu": 3}  # samples of a side in a pair
+BLOCK = 2  # samples of a side in a pair of one process: a b b a, so that a drift meets both alike
+FRESH_BLOCK = {"cuda": 11, "cpu": 3}  # samples of a fresh process
 Typed = Mapping[str, Any]
 
 
@@ -47,19 +48,22 @@ def set_up(typed: Typed, scratch: Path) -> Setup:
     device = resolve_device(typed["device"])
     switches, where = _sides(typed, device, scratch)
     arguments = _arguments(typed, switches, device)
-    options = prefill_options(arguments)
-    twos = two_sides(cells(options), switches["a"], switches["b"])
+    twos = two_sides(cells(prefill_options(arguments)), switches["a"], switches["b"])
     apart = [] if all(two.together for two in twos) else list(switches["a"])
+    fresh = typed["fresh"] or bool(apart) or any(place.elsewhere for place in where.values())
+    arguments = replace(arguments, samples=_block(typed["samples"], fresh, device))
+    options = prefill_options(arguments)
+    needed = pairs_needed(len(twos))
     texts = place_texts(where)
     experiment = Experiment(
         session="",
         sides={side: ",".join(filter(None, (side_text(switches[side]), texts[side]))) for side in SIDES},
         aa=typed["aa"],
         min_effect=_min_effect(typed["min_effect"]),
-        pairs=_pairs(typed["pairs"], len(twos)),
-        least_pairs=pairs_needed(len(twos)),
-        block=int(arguments.samples or 0),
-        fresh=typed["fresh"] or bool(apart) or any(place.elsewhere for place in where.values()),
+        pairs=_pairs(typed["pairs"], needed if fresh or device == "cpu" else None),
+        least_pairs=needed,
+        block=options.samples or BLOCK,
+        fresh=fresh,
     )
     notes = (*options.notes, *(["one warm-up before the samples of a process"] if options.quick else []))
     told = (*_told(experiment, len(twos), apart), *_idle_trees(where, twos))
@@ -80,20 +84,25 @@ def _sides(typed: Typed, device: str, scratch: Path) -> tuple[dict[str, Switches
 
 
 def _arguments(typed: Typed, switches: Mapping[str, Switches], device: str) -> PrefillArguments:
-    """Return the arguments of the plan of both sides, with the samples that a side has in a pair."""
+    """Return the arguments of the plan of both sides; a CPU warms up once."""
     own = {name: value for name, value in typed.items() if name in PrefillArguments.__dataclass_fields__}
     own |= {name: "" for name in AXES if own[name] is None}
-    block = BLOCK[device] if own["samples"] is None else whole("--samples", own["samples"], least=1)
-    sampled = PrefillArguments(**own | {"samples": block, "quick": device == "cpu"})
-    return both_sides(sampled, switches["a"], switches["b"])
+    return both_sides(PrefillArguments(**own | {"quick": device == "cpu"}), switches["a"], switches["b"])
+
+
+def _block(text: str | None, fresh: bool, device: str) -> int:
+    """Return how many samples of a side make a pair."""
+    if text is None:
+        return FRESH_BLOCK[device] if fresh else BLOCK
+    return whole("--samples", text, least=1)
 
 
 def _min_effect(text: str) -> MinEffect | None:
     return parse_min_effect(text) if text else None
 
 
-def _pairs(text: str | None, cells: int) -> int:
-    return pairs_needed(cells) if text is None else whole("--pairs", text, least=1)
+def _pairs(text: str | None, usual: int | None) -> int | None:
+    return usual if text is None else whole("--pairs", text, least=1)
 
 
 def _limit_ns(text: str | None) -> int | None:
@@ -114,7 +123,7 @@ def _told(experiment: Experiment, cells: int, apart: list[str]) -> tuple[str, ..
     told = []
     if apart:
         told.append(f"a and b differ in {', '.join(apart)}: pairs of fresh processes")
-    if experiment.pairs < experiment.least_pairs and not experiment.aa:
+    if experiment.pairs and experiment.pairs < experiment.least_pairs and not experiment.aa:
         told.append(
             f"too few pairs: with fewer than {experiment.least_pairs} no verdict on {format_count(cells, 'cell')} can"
             " name a difference"

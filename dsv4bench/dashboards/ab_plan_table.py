@@ -11,7 +11,7 @@ from dsv4bench.results.compare import NOT_RESOLVABLE
 from dsv4bench.units import NS_PER_US, format_count, format_in_unit, format_ns
 
 AXES = {**BATCH, **LOAD_AXES, **MODE, **HOW_AXES}
-FIGURES = {"pred": "predicted", "least": "min_effect", "resolves": "resolvable"}
+FIGURES = {"pred": "predicted", "min": "min_effect", "tells": "resolvable"}
 
 
 def ab_plan_table(planned: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> Table:
@@ -22,15 +22,16 @@ def ab_plan_table(planned: Sequence[Mapping[str, Any]], notes: Sequence[str]) ->
     """
     first = planned[0]
     total_ns = sum(one["time_ns"] or 0 for one in planned)
-    how = "pairs of fresh processes" if first["fresh"] else "pairs in one process"
+    how = "in pairs of fresh processes" if first["fresh"] else "by turns in one process"
     title = (
         f"plan: {first['sides']['a'] or 'installed'} (a) against {first['sides']['b'] or 'installed'} (b),"
-        f" {format_count(len(planned), 'cell')}, {first['pairs']} {how}, {first['block']} samples a side,"
+        f" {format_count(len(planned), 'cell')} {how}, {format_count(first['block'], 'sample')} of a side in a pair,"
         f" about {format_ns(total_ns, 2)} of running (modelled)"
     )
     columns = (
         *axis_columns(AXES, planned),
         *(Column(side, (f"{side}_step_ns",)) for side in ("a", "b")),
+        Column("pairs", ("pairs",)),
         Column("time", ("time_ns",)),
         *(Column(f"{name} us", (f"{field}_ns",)) for name, field in FIGURES.items()),
         Column("", ("resolvable",)),
@@ -48,6 +49,7 @@ def _row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
     return (
         *(cell(one[name]) for name in AXES),
         *steps,
+        cell(one["pairs"]),
         time,
         cell(one["predicted_ns"], predicted + mark),
         *bounds,
@@ -59,9 +61,9 @@ def _row(one: Mapping[str, Any]) -> tuple[Cell, ...]:
 def _legend(planned: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what the columns say."""
     lines = [
-        "pred: b - a, modelled; least: the least difference that a verdict may name; resolves: the least true one that"
-        " so many pairs are expected to name"
+        "pred: b - a, modelled; min: the least effect that a verdict may name; tells: the least true difference that so"
+        " many pairs are expected to name"
     ]
     if any(one["resolvable"] is False for one in planned):
-        lines.append(f"? {NOT_RESOLVABLE}: the predicted effect is smaller than what the cell resolves")
+        lines.append(f"? {NOT_RESOLVABLE}: the predicted effect is smaller than what the cell tells")
     return lines

@@ -17,12 +17,14 @@ from dsv4bench.workloads.cells import Cell
 from dsv4bench.workloads.sides import Two
 
 HASH_DIGITS = 8
+CELL_S = 60  # the most seconds of samples of a cell, of both sides together
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Both sides and how they are measured: `pairs` of `block` samples of each side, of `least_pairs` at the least.
+    """Both sides and how they are measured: `pairs` of `block` samples of each side, `least_pairs` at the least.
 
+    `pairs` None: in one process as many as it takes to know every difference well enough, for `CELL_S` at the most.
     `min_effect` None: the default of how a cell is launched. `session` names the call; one that is resumed keeps it.
     """
 
@@ -30,7 +32,7 @@ class Experiment:
     sides: dict[str, str]
     aa: bool
     min_effect: MinEffect | None
-    pairs: int
+    pairs: int | None
     least_pairs: int
     block: int
     fresh: bool

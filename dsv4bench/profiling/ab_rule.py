@@ -8,11 +8,12 @@ from time import monotonic_ns
 
 from dsv4bench.profiling.timing import StopRule
 from dsv4bench.results.stats import CONFIDENCE
-from dsv4bench.results.trials import PairOfSamples
+from dsv4bench.results.trials import PairOfSamples, merged
 from dsv4bench.results.verdict import NARROW_SHARE, MinEffect
 from dsv4bench.results.verdict_stats import log_ratios, medians_ns, pair_interval
 
-ALL_PAIRS, NARROW, TIME_LIMIT = "all pairs", "narrow enough", "time limit"  # why sampling ended
+# why sampling ended
+ALL_PAIRS, NARROW, TIME_LIMIT, CELL_LIMIT = "all pairs", "narrow enough", "time limit", "time of a cell"
 
 
 @dataclass(slots=True)
@@ -43,13 +44,15 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class PairsRule(StopRule):
-    """Stop after `samples`, which are whole blocks; sooner where time is up or all differences are known well enough.
+    """Stop where all differences are known well enough, or time is up, or after `samples` if given (whole blocks).
 
-    The subjects are a and b of one cell after another. Only the width of an interval decides, never where it lies: so
-    stopping favours no verdict.
+    The subjects are a and b of one cell after another. `cell_ns` is the most time of a cell of both sides, by which no
+    fewer than `least_pairs` are taken. Only the width of an interval decides, never where it lies: so stopping favours
+    no verdict. It is looked at whenever the pairs have grown by a quarter, as the GPU rests meanwhile.
     """
 
     least_pairs: int = 1
+    cell_ns: int | None = None
     min_effect: MinEffect = field(default_factory=MinEffect)
     budget: Budget = field(default_factory=Budget)
 
@@ -64,16 +67,21 @@ class PairsRule(StopRule):
         return reason
 
     def _reason(self, periods: Sequence[Sequence[int]], taken: int, elapsed_ns: int) -> str | None:
-        if taken >= (self.samples or 0):
+        if self.samples is not None and taken >= self.samples:
             return ALL_PAIRS
         if self.budget.over(elapsed_ns):
             return TIME_LIMIT
-        if taken < self.least_pairs * self.block:
-            return None
-        blocks = range(0, taken, self.block)
+        count = taken // self.block
+        if self.cell_ns and count >= self.least_pairs and elapsed_ns >= self.cell_ns * max(1, len(periods) // 2):
+            return CELL_LIMIT
+        return NARROW if _looks(count, self.least_pairs) and self._known(periods) else None
+
+    def _known(self, periods: Sequence[Sequence[int]]) -> bool:
+        """Return whether the difference of every cell is known well enough."""
+        blocks = range(0, len(periods[0]), self.block)
         sides = zip(periods[::2], periods[1::2], strict=False)  # a cell that ended leaves its neighbour over
-        pairs = [[_block(a, b, start, self.block) for start in blocks] for a, b in sides]
-        return NARROW if all(narrow(one, self.min_effect) for one in pairs) else None
+        pairs = [merged([_block(a, b, start, self.block) for start in blocks]) for a, b in sides]
+        return all(narrow(one, self.min_effect) for one in pairs)
 
 
 def narrow(pairs: Sequence[PairOfSamples], effect: MinEffect) -> bool:
@@ -82,6 +90,14 @@ def narrow(pairs: Sequence[PairOfSamples], effect: MinEffect) -> bool:
     interval = pair_interval(b - a) if effect.relative is None else pair_interval(log_ratios(pairs))
     least = effect.absolute_ns if effect.relative is None else effect.relative
     return interval.confidence >= CONFIDENCE and interval.half_width <= NARROW_SHARE * (least or 0)
+
+
+def _looks(pairs: int, least_pairs: int) -> bool:
+    """Return whether it is time to look: at the least number of pairs, and then whenever they grew by a quarter."""
+    look = least_pairs
+    while look < pairs:
+        look += max(1, look // 4)
+    return look == pairs
 
 
 def _block(a: Sequence[int], b: Sequence[int], start: int, block: int) -> PairOfSamples:

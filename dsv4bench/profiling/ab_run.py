@@ -14,8 +14,8 @@ from typing import Any
 from dsv4bench.errors import DsvError
 from dsv4bench.profiling import sweep
 from dsv4bench.profiling.ab_child import Job
-from dsv4bench.profiling.ab_experiment import Experiment, cell_of
-from dsv4bench.profiling.ab_rule import ALL_PAIRS, NARROW, TIME_LIMIT, Budget, PairsRule
+from dsv4bench.profiling.ab_experiment import CELL_S, Experiment, cell_of
+from dsv4bench.profiling.ab_rule import ALL_PAIRS, CELL_LIMIT, NARROW, TIME_LIMIT, Budget, PairsRule
 from dsv4bench.profiling.process import run_process
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session
@@ -23,12 +23,12 @@ from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, read_records
 from dsv4bench.results.trials import SIDES, trials
 from dsv4bench.results.verdict import judge
+from dsv4bench.units import NS_PER_S
 from dsv4bench.workloads.cells import Cell
 from dsv4bench.workloads.sides import Two, in_groups
 
 NO_TIME_LEFT = "--time-limit was over before it was measured"
 START_S = 600  # for a process to import, draw its weights and compile its kernels; it is ended when it takes longer
-CELL_S = 120  # for a process to measure one cell: twice of what docs/ab.md says that a cell takes at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,8 @@ class Run:
 
 def run_together(run: Run, session: Session, progress: sweep.Progress = lambda _group, _pass: None) -> str:
     """Measure all cells in this process, the samples of a and b in turn; return why it ended."""
+    if not run.twos:
+        return ALL_PAIRS
     experiment, in_turn = run.experiment, in_groups(run.twos)
     plan = [tuple(sampled(cell, experiment) for two in group for cell in (two.a, two.b)) for group in in_turn]
     session = replace(session, rule=_rule(run, session))
@@ -65,7 +67,7 @@ def run_together(run: Run, session: Session, progress: sweep.Progress = lambda _
         for record, (two, side) in zip(records, [(two, side) for two in group for side in SIDES], strict=True):
             run.store.append(experiment.stamped(record, two, side))
             stops.update((record.timing or {}).get("stop", [TIME_LIMIT] if record.status == "skipped" else []))
-    return next((stop for stop in (TIME_LIMIT, NARROW) if stop in stops), ALL_PAIRS)
+    return next((stop for stop in (TIME_LIMIT, CELL_LIMIT, NARROW) if stop in stops), ALL_PAIRS)
 
 
 def run_fresh(
@@ -79,7 +81,7 @@ def run_fresh(
 
     `job` makes the job of a side, a pair and a place. The pairs that are `done` are left out.
     """
-    left = [pair for pair in range(run.experiment.pairs) if pair not in done]
+    left = [pair for pair in range(run.experiment.pairs or run.experiment.least_pairs) if pair not in done]
     for pair in left:
         for place, side in enumerate(SIDES if pair % 2 == 0 else SIDES[::-1]):
             progress(pair, side)
@@ -92,8 +94,9 @@ def run_fresh(
 
 
 def sampled(cell: Cell, experiment: Experiment) -> Cell:
-    """Return a cell with as many samples as one process takes of it."""
-    return replace(cell, samples=experiment.block * (1 if experiment.fresh else experiment.pairs))
+    """Return a cell with as many samples as one process takes of it; None where its own rule says when to stop."""
+    pairs = 1 if experiment.fresh else experiment.pairs
+    return replace(cell, samples=None if pairs is None else experiment.block * pairs)
 
 
 def keys(twos: Sequence[Two], experiment: Experiment, sessions: Mapping[str, Session]) -> list[str]:
@@ -132,11 +135,12 @@ def _rule(run: Run, session: Session) -> PairsRule:
     """Return the rule of a process that takes all pairs; the strictest least effect decides what is narrow enough."""
     effects = [run.experiment.min_effect_of(two) for two in run.twos]
     return PairsRule(
-        samples=run.experiment.pairs * run.experiment.block,
+        samples=None if run.experiment.pairs is None else run.experiment.pairs * run.experiment.block,
         warm_ups=session.rule.warm_ups,
         sample_ns=session.rule.sample_ns,
         block=run.experiment.block,
         least_pairs=run.experiment.least_pairs,
+        cell_ns=CELL_S * NS_PER_S if run.experiment.pairs is None else None,
         min_effect=min(effects, key=lambda effect: (effect.relative or 0, effect.absolute_ns or 0)),
         budget=run.budget,
     )
@@ -153,7 +157,7 @@ def _run_side(run: Run, job: Job, launch: Launch) -> None:
     """Run the process of a side; cells that it leaves without a record get one that says why."""
     before = _files(run.store)
     try:
-        run_process([*launch.command, job.text()], launch.environment, START_S + CELL_S * len(run.twos))
+        run_process([*launch.command, job.text()], launch.environment, START_S + 2 * CELL_S * len(run.twos))
     except DsvError as error:
         kept = sum(len(read_records(file).records) for file in _files(run.store) - before)
         ordered = [two for group in in_groups(run.twos) for two in group]

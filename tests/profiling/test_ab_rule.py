@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsv4bench.profiling.ab_rule import ALL_PAIRS, NARROW, TIME_LIMIT, Budget, PairsRule, narrow
+from dsv4bench.profiling.ab_rule import ALL_PAIRS, CELL_LIMIT, NARROW, TIME_LIMIT, Budget, PairsRule, narrow
 from dsv4bench.results.trials import PairOfSamples
 from dsv4bench.results.verdict import MinEffect
 
@@ -61,6 +61,22 @@ def test_every_cell_must_be_known_well_enough():
     assert rule().reason([a, known, a, known], 0) == NARROW
     assert rule().reason([a, known, a, unknown], 0) is None
     assert rule().reason([a, known, a], 0) == NARROW  # the other side of the second cell ended
+
+
+def test_the_difference_is_looked_at_whenever_the_pairs_have_grown_by_a_quarter():
+    known = [noisy(80, 0)] * 2
+    looked = [pairs for pairs in range(1, 40) if rule(samples=None).reason([side[: 2 * pairs] for side in known], 0)]
+    assert looked == [6, 7, 8, 10, 12, 15, 18, 22, 27, 33]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "cells", "elapsed_ns", "reason"),
+    [(6, 1, 100, CELL_LIMIT), (6, 1, 99, None), (5, 1, 1000, None), (6, 3, 299, None), (6, 3, 300, CELL_LIMIT)],
+    ids=["over", "not yet", "over, and too few pairs", "of three cells", "of three cells, over"],
+)
+def test_a_cell_takes_no_more_than_its_time_but_as_many_pairs_as_are_needed(pairs, cells, elapsed_ns, reason):
+    uncertain = [noisy(2 * pairs, 0), noisy(2 * pairs, 50_000)] * cells
+    assert rule(samples=None, cell_ns=100).reason(uncertain, elapsed_ns) == reason
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,13 @@ def test_one_side_twice_is_timed_twice(runs):
     assert (trial.aa, len(trial.pairs)) == (True, 3)
 
 
+def test_without_a_number_of_pairs_the_rule_of_a_process_is_its_time():
+    (two,) = twos()
+    open_ended = replace(EXPERIMENT, pairs=None)
+    assert sampled(two.a, open_ended).samples is None
+    assert sampled(two.a, replace(open_ended, fresh=True)).samples == open_ended.block
+
+
 def test_a_side_that_is_wrong_has_no_pairs(runs):
     run = runs(twos(fault="wrong-row"))
     run_together(run, session())

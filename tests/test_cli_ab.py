@@ -1,0 +1,407 @@
+"""`dsv4bench ab` from end to end on a tiny model: sides, pairs, verdicts, the block, gates, resuming, the dry run."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dsv4bench.cli import FAILED, INCOMPLETE, NOTHING, OK
+from dsv4bench.cli_ab_run import gated
+from dsv4bench.errors import DsvError
+from dsv4bench.profiling import ab_child, ab_run, sweep
+from dsv4bench.profiling.ab_child import parse_job
+from dsv4bench.profiling.group import GroupRun
+from dsv4bench.profiling.recording import unmeasured
+from dsv4bench.results.store import Store, read_records
+from tests.command_line import HERE, command_line, tiny_config
+
+LENGTHS = ("--extend", "4", "--prefix", "60")
+REUSE = ("--a", "reuse=off", "--b", "reuse=on")
+SLOW = """
+import time
+from dsv4bench.kernels.rms_norm import reference
+
+def slow(x, weight, eps, out):
+    time.sleep(0.01)
+    reference(x=x, weight=weight, eps=eps, out=out)
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    return tiny_config(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path, config):
+    """Run `ab prefill` on eager cells of the tiny model in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gc.collect", lambda: 0)  # the tests' own heap takes longer to collect than a step
+    command = command_line(monkeypatch, capsys)
+    return lambda *words: command("ab", "prefill", "--geometry", config, *LENGTHS, "--no-graph", *words)
+
+
+STEP_NS = {"off": 1_000_000, "on": 900_000}  # reuse saves a tenth
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """Stand for the measuring: steps of `STEP_NS`, each sample a little longer; returns the groups that were run."""
+    ran = []
+
+    def run_group(group, model, session, progress):
+        progress("pretend")
+        ran.append(group)
+        return [measured(cell, session) for cell in group]
+
+    monkeypatch.setattr(sweep, "run_group", run_group)
+    monkeypatch.setattr(sweep, "make_model", lambda *_: None)
+    return ran
+
+
+def measured(cell, session):
+    """The record of a cell that took what `STEP_NS` says."""
+    step_ns = STEP_NS[cell.variant.reuse]
+    samples = [step_ns + 100 * (place % 3) for place in range(cell.samples)]
+    one = unmeasured(cell, session, "failed", "not yet")
+    return replace(one, status="ok", reason=None, samples_ns={"step_period": samples}, timing={"stop": ["all pairs"]})
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Run the jobs of fresh processes in this one; returns them, and what each would have been started with."""
+    started = []
+
+    def run_process(command, environment, timeout_s):
+        started.append(SimpleNamespace(job=parse_job(command[-1]), command=command, environment=environment))
+        if ab_child.main(command[-1]):
+            raise DsvError("the child failed")
+
+    monkeypatch.setattr(ab_run, "run_process", run_process)
+    return started
+
+
+def words(found):
+    return " ".join(found.out.split())
+
+
+# in one process
+
+
+def test_a_run_prints_verdicts_and_keeps_a_record_of_each_side(run, pretended, tmp_path):
+    found = run(*REUSE, "--batch", "1,2")
+    assert found.code == 0
+    assert "Verdicts: reuse=off (a) against reuse=on (b)" in words(found)
+    assert found.out.count("FASTER") == 2
+    assert re.search(r"\b7 pairs\b", words(found))  # 2^(1-7) <= 0.05 / 2 cells
+    assert max(map(len, found.out.splitlines())) <= 80
+    (folder,) = (tmp_path / "results").iterdir()
+    assert folder.name.endswith("Z-ab")
+    assert found.err.splitlines()[-1] == f"records: results/{folder.name}"
+    records = read_records(folder).records
+    assert [(one.batch["requests"], one.ab["side"], one.variant["reuse"]) for one in records] == [
+        (batch, side, reuse) for batch in (1, 2) for side, reuse in (("a", "off"), ("b", "on"))
+    ]
+    assert len({one.ab["session"] for one in records}) == 1
+    assert [[cell.variant.reuse for cell in group] for group in pretended] == [["off", "on"]] * 2
+
+
+def test_show_prints_the_verdicts_of_such_a_folder_first(run, pretended, monkeypatch, capsys):
+    run(*REUSE, "--out", "run")
+    found = command_line(monkeypatch, capsys)("show", "run")
+    assert found.out.startswith("Verdicts: reuse=off (a) against reuse=on (b)")
+    assert "Step time, reuse off (before) and on (after)" in words(found)
+
+
+def test_json_is_the_records_that_were_kept(run, pretended, tmp_path):
+    found = run(*REUSE, "--out", "run", "--json", "--quiet")
+    assert (found.code, found.err) == (0, "")
+    (file,) = (tmp_path / "run").glob("*.jsonl")
+    assert json.loads(found.out) == [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_pairs_samples_and_least_effect_are_as_asked_for(run, pretended):
+    found = run(*REUSE, "--pairs", "8", "--samples", "3", "--min-effect", "50us", "--json")
+    one, _ = json.loads(found.out)
+    assert len(one["samples_ns"]["step_period"]) == 24
+    assert (one["ab"]["block"], one["ab"]["min_effect"]) == (3, {"absolute_ns": 50000.0})
+
+
+def test_too_few_pairs_are_told_before_they_are_taken(run, pretended):
+    found = run(*REUSE, "--pairs", "3")
+    assert found.err.splitlines()[0] == "too few pairs: with fewer than 6 no verdict on 1 cell can name a difference"
+    assert "INCONCLUSIVE" in found.out
+
+
+def test_one_side_twice_is_the_noise_floor_and_is_kept_beside_the_verdicts(run, pretended):
+    run(*REUSE, "--out", "run")
+    found = run(*REUSE, "--aa", "--resume", "run")
+    assert found.code == 0
+    assert "Verdicts: A/A, reuse=off on both sides" in words(found)
+    assert "Verdicts: reuse=off (a) against reuse=on (b)" in words(found)
+    sides = [(one.ab["aa"], one.ab["side"], one.variant["reuse"]) for one in read_records(Path("run")).records]
+    assert sorted(sides) == [(False, "a", "off"), (False, "b", "on"), (True, "a", "off"), (True, "b", "off")]
+
+
+def test_a_planted_wrong_byte_gives_no_verdict(run):
+    found = run(*REUSE, "--fault", "wrong-row", "--pairs", "1", "--gate")
+    assert found.code == 1
+    assert "WRONG" in found.out
+    assert "no verdict: b: wrong: reused heads: 1 of 1 reused heads differ" in words(found)
+    assert "FASTER" not in found.out
+
+
+# fresh processes
+
+
+def test_sides_that_cannot_share_a_process_run_in_pairs_of_fresh_ones(run, processes, pretended, tmp_path):
+    found = run("--a", "kv=v4", "--b", "kv=v41", "--reuse", "on", "--out", "run")
+    assert found.code == 0
+    lines = found.err.splitlines()
+    assert lines[:3] == [
+        "a and b differ in kv: pairs of fresh processes",
+        "[pair 1/6] a: kv=v4",
+        "[pair 1/6] b: kv=v41",
+    ]
+    assert [(one.job.pair, one.job.side) for one in processes][:4] == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
+    assert re.search(r"\b6 pairs of fresh processes\b", words(found))
+    records = read_records(tmp_path / "run").records
+    assert {one.variant["kv"] for one in records if one.ab["side"] == "b"} == {"v41"}
+    assert len({(one.ab["pair"], one.ab["side"]) for one in records}) == len(records) == 12
+
+
+def test_what_could_share_a_process_runs_in_fresh_ones_where_asked(run, processes, pretended):
+    found = run(*REUSE, "--fresh", "--pairs", "1")
+    assert found.err.splitlines()[1:3] == ["[pair 1/1] a: reuse=off", "[pair 1/1] b: reuse=on"]
+    assert [len(one.job.twos()) for one in processes] == [1, 1]
+    assert {one.job.arguments.samples for one in processes} == {3}
+
+
+def test_a_side_whose_process_dies_is_a_reason_and_the_exit_code_is_1(run, monkeypatch):
+    def die(*_):
+        raise DsvError("exit code 7")
+
+    monkeypatch.setattr(ab_run, "run_process", die)
+    found = run(*REUSE, "--fresh", "--pairs", "1")
+    assert found.code == 1
+    assert "no verdict: both sides: failed: its process: exit code 7" in words(found)
+
+
+def test_a_planted_slowdown_gates_red(run, processes, monkeypatch, tmp_path):
+    for each in ("verify", "count"):  # what is timed is real
+        monkeypatch.setattr(GroupRun, each, lambda group, again=False: None)
+    (tmp_path / "slow.py").write_text(SLOW)
+    slow = ("--a", "provider=torch", "--b", "provider=rms_norm=slow.py:slow", "--reuse", "on", "--gate")
+    found = run(*slow, "--samples", "1")
+    assert found.code == 1
+    assert "SLOWER" in found.out
+    assert len(processes) == 12
+
+
+# what the exit code says
+
+
+def verdict(word, aa=False):
+    return SimpleNamespace(word=word, trial=SimpleNamespace(aa=aa))
+
+
+@pytest.mark.parametrize(
+    ("code", "verdicts", "options", "expected"),
+    [
+        (OK, [verdict("SLOWER")], (), OK),
+        (OK, [verdict("SLOWER")], ("gate",), FAILED),
+        (OK, [verdict("FASTER"), verdict("SAME")], ("gate", "strict"), OK),
+        (OK, [verdict("SLOWER", aa=True)], ("gate", "strict"), OK),
+        (OK, [verdict("INCONCLUSIVE")], ("gate",), OK),
+        (OK, [verdict("INCONCLUSIVE")], ("gate", "strict"), INCOMPLETE),
+        (OK, [verdict("INCONCLUSIVE"), verdict("SLOWER")], ("gate", "strict"), FAILED),
+        (INCOMPLETE, [verdict("SAME")], ("gate",), INCOMPLETE),
+        (INCOMPLETE, [verdict("SLOWER")], ("gate",), FAILED),
+        (FAILED, [verdict("FASTER"), verdict(None)], (), FAILED),
+        (NOTHING, [verdict(None)], ("gate", "strict"), NOTHING),
+    ],
+    ids=[
+        *("slower, no gate", "slower", "faster", "A/A", "inconclusive", "strict", "slower counts more"),
+        *("not attributed", "not attributed and slower", "wrong", "nothing measured"),
+    ],
+)
+def test_the_exit_code_that_verdicts_earn(code, verdicts, options, expected):
+    assert gated(code, verdicts, "gate" in options, "strict" in options) == expected
+
+
+def test_a_gate_lets_noise_pass_and_strict_does_not(run, pretended):
+    assert run(*REUSE, "--pairs", "2", "--gate", "--out", "gate").code == 0
+    assert run(*REUSE, "--pairs", "2", "--gate", "--strict", "--out", "strict").code == 3
+    assert run("--a", "reuse=on", "--b", "reuse=off", "--gate", "--out", "back").code == 1
+
+
+# the block for a pull request
+
+
+def test_the_block_goes_to_a_file_or_to_stdout(run, pretended, tmp_path):
+    found = run(*REUSE, "--md", "block.md", "--out", "run")
+    block = (tmp_path / "block.md").read_text()
+    assert "FASTER" in found.out
+    assert block.startswith("<!-- dsv4bench:begin")
+    assert run(*REUSE, "--md", "-", "--resume", "run", "-q").out == block
+
+
+# the dry run
+
+
+def test_a_dry_run_says_what_each_cell_can_tell_and_runs_nothing(run, pretended, tmp_path):
+    found = run(*REUSE, "--batch", "1,2", "--dry-run")
+    assert (found.code, found.err, pretended) == (0, "", [])
+    assert "plan: reuse=off (a) against reuse=on (b), 2 cells by turns in one process, 2 samples" in words(found)
+    assert "? not resolvable here: the predicted effect is smaller than what the cell tells" in words(found)
+    assert "noise of a sample: 1.00 % assumed" in words(found)
+    assert max(map(len, found.out.splitlines())) <= 80
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_as_json_holds_every_figure(run):
+    (one,) = json.loads(run(*REUSE, "--dry-run", "--json").out)
+    # 7 ms a step, 0.2 ms less with reuse: 1.312 KB a row at 4 GB/s, launches apart (workloads/model.py)
+    assert (one["label"], one["status"], one["reuse"], one["pairs"], one["block"]) == (
+        "modelled",
+        "planned",
+        None,
+        6,
+        2,
+    )
+    assert one["sides"] == {"a": "reuse=off", "b": "reuse=on"}
+    assert one["predicted_ns"] == pytest.approx(-32 * 1312 / 4)
+    assert one["min_effect_ns"] == pytest.approx(0.01 * one["a_step_ns"])
+    assert one["resolvable"] is False
+    assert one["time_ns"] == pytest.approx((12 + 8) * (one["a_step_ns"] + one["b_step_ns"]))
+
+
+@pytest.mark.parametrize(
+    ("sides", "predicted"),
+    [
+        (("--a", "reuse=on", "--b", "reuse=off"), "slower"),
+        (("--a", "path=sparse", "--b", "path=recipe"), "nothing"),
+        (("--a", "reuse=off", "--aa"), "nothing"),
+    ],
+    ids=["the other way round", "not in the model", "A/A"],
+)
+def test_what_is_predicted_goes_by_the_sides(run, sides, predicted):
+    one = json.loads(run(*sides, "--dry-run", "--json").out)[0]
+    assert (one["predicted_ns"] is None) == (predicted == "nothing")
+    assert (one["predicted_ns"] or 1) > 0
+
+
+def test_a_dry_run_takes_its_noise_from_the_floor_that_was_measured(run, pretended):
+    run("--a", "reuse=off", "--aa", "--out", "run", "--pairs", "8")
+    found = run(*REUSE, "--dry-run", "--out", "run")
+    assert "by the A/A of run" in words(found)
+    assert "assumed;" not in words(found)
+
+
+# resuming
+
+
+def test_resume_measures_only_what_is_missing_in_one_process(run, pretended):
+    first = run(*REUSE, "--batch", "2", "--pairs", "7", "--out", "run")
+    pretended.clear()
+    again = run(*REUSE, "--batch", "2", "--pairs", "7", "--resume", "run")
+    assert (first.code, again.code, pretended) == (0, 0, [])
+    assert again.out == first.out
+    more = run(*REUSE, "--batch", "2", "--pairs", "8", "--resume", "run")
+    assert (more.code, len(pretended)) == (0, 1)
+    assert len({one.ab["session"][-8:] for one in read_records(Path("run")).records}) == 2  # another experiment
+
+
+def test_resume_goes_on_with_the_missing_pairs(run, processes, pretended):
+    run(*REUSE, "--fresh", "--pairs", "2", "--out", "run")
+    processes.clear()
+    found = run(*REUSE, "--fresh", "--pairs", "3", "--resume", "run")
+    assert [(one.job.pair, one.job.side) for one in processes] == [(2, "a"), (2, "b")]
+    assert len({one.ab["session"] for one in read_records(Path("run")).records}) == 1
+    assert "3 pairs of fresh processes" in words(found)
+
+
+def test_another_commit_is_another_session(run, processes, pretended, monkeypatch):
+    run(*REUSE, "--fresh", "--pairs", "1", "--out", "run")
+    monkeypatch.setitem(HERE, "commit", "beef" * 10)
+    run(*REUSE, "--fresh", "--pairs", "1", "--resume", "run")
+    assert len(processes) == 4
+
+
+def test_ctrl_c_keeps_what_is_finished_and_prints_the_command_that_goes_on(run, pretended, monkeypatch, config):
+    honest, appended = Store.append, []
+
+    def append(store, record):
+        if len(appended) == 3:
+            raise KeyboardInterrupt
+        appended.append(record)
+        honest(store, record)
+
+    monkeypatch.setattr(Store, "append", append)
+    found = run(*REUSE, "--batch", "1,2", "--out", "run")
+    assert (found.code, found.out) == (130, "")
+    said, command = found.err.splitlines()[-2:]
+    assert said == "interrupted: kept in run: 3 records; go on with"
+    assert shlex.split(command) == [
+        "dsv4bench", "ab", "prefill", "--geometry", str(config), *LENGTHS, "--no-graph", *REUSE, "--batch", "1,2",
+        "--resume", "run",
+    ]  # fmt: skip
+    monkeypatch.setattr(Store, "append", honest)
+    pretended.clear()
+    assert run(*shlex.split(command)[6:][4:-4], "--batch", "1,2", "--resume", "run").code == 0
+    assert [len(group[0].load.requests) for group in pretended] == [2]
+
+
+def test_the_time_limit_is_told(run, processes, pretended):
+    found = run(*REUSE, "--fresh", "--pairs", "4", "--time-limit", "0.000001")
+    assert len(processes) == 2
+    assert "stopped at --time-limit 0.000001: cells have fewer pairs than were asked for" in found.err.splitlines()
+
+
+# slips
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("", "ab: a and b are the same; add --aa to measure the noise floor, or change one"),
+        ("--a reuse=off", "--a reuse=off: expected both to name the same switches; only one names reuse"),
+        ("--a reuse=off --b reuse=off", "--a reuse=off --b reuse=off: a and b are the same; add --aa"),
+        ("--a reus=off --b reus=on", "--a reus=off: no such switch (did you mean 'reuse'?); known: reuse, compressor"),
+        ("--a reuse=off --b reuse=onn", "--b reuse=onn: not known (did you mean 'on'?); known: on, off"),
+        ("--a reuse=off --b reuse=on --reuse on", "--reuse: --a and --b already say reuse; expected one of both"),
+        ("--a reuse=off --b reuse=on --pairs 0", "--pairs 0: expected at least 1"),
+        ("--a reuse=off --b reuse=on --samples x", "--samples x: expected a whole number of at least 1"),
+        ("--a reuse=off --b reuse=on --min-effect 5", "--min-effect 5: expected a number and one of %"),
+        ("--a reuse=off --b reuse=on --time-limit 0", "--time-limit 0: expected seconds, a number above 0"),
+        ("--a reuse=off --b reuse=on --time-limit 1m", "--time-limit 1m: expected seconds, a number above 0"),
+        ("--a reuse=off --b reuse=on --strict", "--strict: says what --gate lets pass; expected --gate too"),
+        ("--a reuse=off --b reuse=on --md x/y.md", "--md x/y.md: no such directory as x"),
+        ("--a reuse=off --b reuse=on --format tabel", "--format tabel: expected one of table, md"),
+        ("--a reuse=off --b reuse=on --resume nowhere", "--resume nowhere: no such directory"),
+        ("--a reuse=off --b reuse=on --out a --resume b", "--out a: --resume b already says where records go"),
+        ("--a graph=off --b graph=on", "--no-graph: --a and --b already say graph"),
+        ("--a breaks=sm100 --b breaks=hopper", "no cell of this plan has breaks on both sides"),
+        ("--a-src nowhere", "--a-src nowhere: neither a directory nor a git revision of"),
+        ("--a-env nowhere", "--a-env nowhere: no such file; expected the Python of an environment"),
+    ],
+    ids=lambda value: value if value.startswith("--a") else "",
+)
+def test_a_slip_is_one_line_and_exit_code_2(run, pretended, tmp_path, typed, said):
+    found = run(*typed.split())
+    assert (found.code, found.out) == (2, "")
+    (only,) = found.err.splitlines()
+    assert only.startswith("dsv4bench: ")
+    assert said in only
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_than_memory_takes_is_refused_before_anything_runs(run, pretended, monkeypatch, tmp_path):
+    monkeypatch.setattr("dsv4bench.cli_ab_run.free_bytes", lambda device: 1)
+    found = run(*REUSE)
+    assert (found.code, pretended, list(tmp_path.iterdir())) == (2, [], [])
+    assert "needed (modelled)" in found.err
