@@ -82,11 +82,12 @@ def _time_cell(interval: Interval | None, scale: int) -> Cell:
 
 def _time_table(same: Sequence[StoredCell]) -> Table:
     scale, unit = _unit(same)
+    counted = "launches" if same[0].any.engine == "gpu" else "calls"
     columns = (
         *_name_columns(bool(same[0].any.kernel)),
         *(Column(f"{side} {unit}", _bounds(side)) for side in SIDES),
         Column("change %", ("ratio", "ratio_low", "ratio_high")),
-        Column("launches", ("launches_before", "launches_after", "nothing_added")),
+        Column(counted, (f"{counted}_before", f"{counted}_after", "nothing_added")),
         Column("verdict", ("verdict",), right=False),
         *(Column("", (name,)) for name in HIDDEN),
     )

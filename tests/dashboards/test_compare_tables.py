@@ -58,6 +58,13 @@ def test_plain_values_are_in_csv():
     assert (found["launches_before"], found["nothing_added"], found["before_runs"]) == ("164", "true", "1")
 
 
+def test_without_a_gpu_calls_are_counted():
+    before, after = ([one] for one in (record(engine="cpu-reference"), record(engine="cpu-reference")))
+    head, values = shown(before, after).splitlines()[2:4]
+    assert head == "   batch  mode   before ms  after ms     change %  calls  verdict"
+    assert values == "1 x 1024  eager      19.50     19.50  +0.00 ±0.18    124  SAME"
+
+
 def test_an_open_answer_says_why_and_for_which_cells():
     text = shown([step(20_000), step(40_000, 2)], [changed(20_000), changed(40_800, batch=2)])
     assert "INCONCLUSIVE: the interval reaches across 2.00 % (eager, reuse on, kv" in text
