@@ -57,7 +57,7 @@ def facts(record: Record) -> dict[str, str]:
 
 def _subject(record: Record) -> dict[str, str]:
     """Return what may differ between the sides, as markdown: source trees whole, other facts, who runs each kernel."""
-    found = {"source tree": _tree(record.environment.get("src")), "dsv4bench": _state(record.environment)}
+    found = {"source tree": _tree(record.environment.get("src")), "code of dsv4bench": _state(record.environment)}
     found |= {
         name: code(text) for name, text in facts(record).items() if not name.startswith("src.") and name not in SAID
     }

@@ -163,6 +163,12 @@ def test_what_two_environments_do_not_share_is_named_before_the_times():
     assert "gpu" not in before_times.split("####")[1]
 
 
+def test_code_of_ours_that_changed_between_the_sides_is_named():
+    sides = [("a", {**GPU, "dsv4bench": "0.1.0"}), ("b", {**GPU, "dsv4bench": "0.1.0", "dirty": True, "diff": "d1ff"})]
+    cells = [with_side(record(key=side, environment=env), side) for side, env in sides]
+    assert "- code of dsv4bench: at `c0ffeec0ffee` -> at `c0ffeec0ffee` with local changes `d1ff`" in block(cells)
+
+
 def test_an_aa_is_no_change():
     found = floors()
     cells = [side for one in found for side in (one.verdict.trial.a, one.verdict.trial.b)]
