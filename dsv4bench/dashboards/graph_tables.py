@@ -33,11 +33,10 @@ FORMS = {
     "hopper": "attention cores and whole source steps",
 }
 HOW_COUNTED = "launches (without a GPU: calls) in the breaks of the forward that was counted"
-NOTES = (
-    f"graphs: captured segments, one launch each; in breaks: {HOW_COUNTED}",
-    "copied: what breaks return, into static buffers, for a full bucket (modelled); capture, memory: with reuse on",
-    "upstream has one break more, Engram's, which is left out",
-)
+HOW_MADE = f"graphs: captured segments, one launch each; in breaks: {HOW_COUNTED}"
+COPIED = "copied: what breaks return, into static buffers, for a full bucket (modelled)"
+OF_BOTH = "; capture, memory: with reuse on"
+LEFT_OUT = "upstream has one break more, Engram's, which is left out"
 
 
 def graph_tables(compared: Sequence[Pair]) -> list[Table]:
@@ -58,7 +57,8 @@ def _graph_table(same: Sequence[Pair]) -> Table:
         Column("memory", _names("memory_bytes")),
     )
     rows = tuple(_graph_row(pair, bucket, both_ran(same)) for pair in same for bucket in _buckets(pair))
-    notes = (settings(same[0].any), *NOTES, *said_of(records_of(same), _form), *notes_of(records_of(same)))
+    general = (HOW_MADE, COPIED + (OF_BOTH if both_ran(same) else ""), LEFT_OUT)
+    notes = (settings(same[0].any), *general, *said_of(records_of(same), _form), *notes_of(records_of(same)))
     return Table(heading(f"Graph form, {sides_run(same)}", same[0].any), columns, rows, notes)
 
 

@@ -67,6 +67,11 @@ def test_a_side_that_was_not_run_is_no_number():
     assert [one["in breaks"] for side in cells() for one in shown([side])] == ["178", "144"]
 
 
+def test_only_a_table_of_both_sides_says_whose_capture_it_shows():
+    said = ["with reuse on" in " ".join(table_of(records).notes) for records in (cells(), cells()[:1], cells()[1:])]
+    assert said == [True, False, False]
+
+
 def test_calls_stand_for_launches_where_there_is_no_gpu():
     assert [
         one["in breaks"] for one in shown(cells(device=False, extra=[row("break_copy", 2, "break", 60, device=False)]))
