@@ -13,6 +13,7 @@ from dsv4bench.results.explanation import explained
 from dsv4bench.results.noise_floor import Floor
 from dsv4bench.results.trials import FRESH
 from dsv4bench.results.verdict import ALPHA, CLOCK, IMPLAUSIBLE, UNEXPLAINED, Verdict
+from dsv4bench.results.verdict_stats import FEWEST_PAIRS
 from dsv4bench.units import format_count, format_percent
 
 # the mark of a verdict, its sign in a table and what it says
@@ -45,9 +46,10 @@ def trust_notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Seque
     """
     records = [record for verdict in same for record in side_records(verdict.trial)]
     predicted = any(verdict.predicted_ns is not None for verdict in same)
+    few = f" (of fewer than {FEWEST_PAIRS}: the extremes)" if any(0 < one.pairs < FEWEST_PAIRS for one in same) else ""
     return [
         _how_measured(same),
-        f"± the farther bound of the 95 % interval over pairs; {_how_judged(same, every)}",
+        f"± the farther bound of the 95 % interval over pairs{few}; {_how_judged(same, every)}",
         *(["; ".join(prediction_notes(records))] if predicted else []),
         *_explained_notes(same),
         *_clock_notes(same),
@@ -101,13 +103,13 @@ def undecided_notes(same: Sequence[Verdict]) -> list[str]:
 def _how_measured(verdicts: Sequence[Verdict]) -> str:
     """Return how many pairs of what the verdicts of a set rest on, e.g. "9 pairs of fresh processes a cell, ..."."""
     counts = sorted({verdict.pairs for verdict in verdicts if verdict.word})
-    number = _least_to_most(counts) if counts else "no"
+    number = f"{_least_to_most(counts)} {'pair' if counts == [1] else 'pairs'}" if counts else "no pairs"
     trial = verdicts[0].trial
     if trial.how == FRESH:
-        return f"{number} pairs of fresh processes a cell; a ran first, then b in turn (A B, B A, ...)"
+        return f"{number} of fresh processes a cell; a ran first, then b in turn (A B, B A, ...)"
     sizes = sorted({len(pair.a_ns) for verdict in verdicts for pair in verdict.trial.pairs})
     samples = "" if not sizes else f" of {_least_to_most(sizes)} sample{'s' if sizes[-1] > 1 else ''} of each side"
-    return f"{number} pairs a cell{samples}, in one process by turns (A B, B A, ...)"
+    return f"{number} a cell{samples}, in one process by turns (A B, B A, ...)"
 
 
 def _least_to_most(numbers: Sequence[int]) -> str:

@@ -53,7 +53,7 @@ def times_unit(verdicts: Sequence[Verdict]) -> tuple[int, str]:
 def side_text(interval: Interval | None, record: Record | None, scale: int, digits: int = 3) -> str:
     """Return the time of a side with its bound, or why there is none: its status, "-" where it was not run."""
     if interval is not None:
-        return format_plus_minus(interval.value, interval.half_width, scale, digits=digits)
+        return _bounded(interval, scale, digits)
     if record is None:
         return "-"
     return "WRONG" if record.status == "wrong" else record.status
@@ -62,7 +62,14 @@ def side_text(interval: Interval | None, record: Record | None, scale: int, digi
 def difference_text(verdict: Verdict) -> str:
     """Return the difference in microseconds with its interval, to as many digits as the interval bears."""
     one = verdict.difference_ns
-    return "" if one is None else format_plus_minus(one.value, one.half_width, NS_PER_US, signed=True, digits=2)
+    return "" if one is None else _bounded(one, NS_PER_US, 2, signed=True)
+
+
+def _bounded(one: Interval, scale: int, digits: int, signed: bool = False) -> str:
+    """Return a time with its bound; a single value has none."""
+    if one.confidence == 0:
+        return format_in_unit(one.value, scale, signed)
+    return format_plus_minus(one.value, one.half_width, scale, signed, digits)
 
 
 def change_text(verdict: Verdict) -> str:

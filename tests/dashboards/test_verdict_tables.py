@@ -236,3 +236,12 @@ def test_a_clock_that_fell_is_said_once_for_all_cells_and_how_far_in_csv():
     table = only(found)
     assert [note for note in table.notes if "SM clock" in note] == ["throttled: SM clock fell"]
     assert [row[-1].values[-1] for row in table.rows] == fell
+
+
+def test_one_pair_has_no_bound_and_few_have_their_extremes():
+    one, two = (judge([trial]) for trial in (both(ab={"block": 11}), both(ab={"block": 5})))
+    assert column(only(one), "diff us") == ["0"]
+    assert any(note.startswith("1 pair a cell of 11 samples of each side") for note in only(one).notes)
+    assert any("over pairs (of fewer than 6: the extremes);" in note for note in only(two).notes)
+    nine = [judged(both())]
+    assert not any("extremes" in note for note in only(nine).notes)
