@@ -13,6 +13,8 @@ from dsv4bench.units import NS_PER_US, format_in_unit, format_percent, time_unit
 
 MOST_ROWS, MOST_KERNELS = 50, 20
 KEY_LETTERS, SIDE_LETTERS = 28, 28
+SPREAD = "times are medians over whole steps, ± is the farthest step"
+NO_SPREAD = "one whole step of a side tells no spread of its times"
 RIGHT = ("layer", "kv_source", "device", "stream")
 
 
@@ -66,18 +68,19 @@ def _row_table(diff: TraceDiff, everything: bool) -> Table:
     most = len(diff.rows) if everything else MOST_ROWS
     ordered = sorted(diff.rows, key=lambda row: not row.changed)  # what launches otherwise comes first
     more = [f"{len(diff.rows) - most} more rows: --csv or --json"] if len(diff.rows) > most else []
+    spread = min(diff.steps) > 1
     notes = [
-        "counts are exact; times are medians over whole steps, ± is the farthest step",
+        f"counts are exact; {SPREAD if spread else NO_SPREAD}",
         *more,
         nothing_added_text(diff),
     ]
-    rows = tuple(_row(row, scale) for row in ordered[:most])
+    rows = tuple(_row(row, scale, spread) for row in ordered[:most])
     return Table(f"By {diff.axis}, a step, before -> after", columns, rows, tuple(notes))
 
 
-def _row(row: DiffRow, scale: int) -> tuple[Cell, ...]:
+def _row(row: DiffRow, scale: int, spread: bool) -> tuple[Cell, ...]:
     counts = arrow(between(row.before.least, row.before.most), between(row.after.least, row.after.most))
-    reach = max(map(_reach, (row.before_ns, row.after_ns)))
+    reach = f" ±{format_in_unit(max(map(_reach, (row.before_ns, row.after_ns))), scale)}" if spread else ""
     difference = row.after_ns.median - row.before_ns.median
     times = [format_in_unit(span.median, scale) for span in (row.before_ns, row.after_ns)]
     limits = (row.before_ns.least, row.before_ns.most, row.after_ns.least, row.after_ns.most)
@@ -85,9 +88,7 @@ def _row(row: DiffRow, scale: int) -> tuple[Cell, ...]:
         *(cell(value, "-" if value is None else kernel_title(str(value), KEY_LETTERS)) for value in row.keys.values()),
         Cell(counts, (row.before.least, row.before.most, row.after.least, row.after.most)),
         Cell(" -> ".join(times), (row.before_ns.median, row.after_ns.median)),
-        Cell(
-            f"{format_in_unit(difference, scale, signed=True)} ±{format_in_unit(reach, scale)}", (difference, *limits)
-        ),
+        Cell(f"{format_in_unit(difference, scale, signed=True)}{reach}", (difference, *limits)),
         Cell(format_percent(row.after_share), (row.before_share, row.after_share)),
     )
 

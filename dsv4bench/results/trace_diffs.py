@@ -67,11 +67,15 @@ class KernelChange:
 
 @dataclass(frozen=True, slots=True)
 class TraceDiff:
-    """Everything that `trace diff` says; `totals` are numbers of whole steps, name -> (before, after)."""
+    """Everything that `trace diff` says; `totals` are numbers of whole steps, name -> (before, after).
+
+    `steps` is how many whole steps each side has, 1 where it marks none and its numbers are those of the whole trace.
+    """
 
     before: str
     after: str
     axis: str
+    steps: tuple[int, int]
     likeness: Sequence[Likeness]
     totals: Mapping[str, tuple[Span | None, Span | None]]
     rows: Sequence[DiffRow]

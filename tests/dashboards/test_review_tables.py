@@ -141,6 +141,7 @@ def span(value):
 def comparison(**more):
     row = DiffRow({"op": "dequant", "kv_source": 2}, span(6), span(1), span(6_000), Span(1_000.0, 900, 1_300), 1.0, 1.0)
     fields = {
+        "steps": (3, 2),
         "likeness": [Likeness("devices", "NVIDIA H200", "NVIDIA H200", True)],
         "totals": {"kernels": (span(6), span(1)), "copies": (span(0), None)},
         "rows": [row],
@@ -159,6 +160,14 @@ def test_a_comparison_shows_counts_time_and_spread():
     assert "dequant          2    6 -> 1  6.000 -> 1.000  -5.000 ±0.3000  100.00 %" in shown
     assert "no other kernel or copy added: true" in shown
     assert "not recorded" in shown
+
+
+@pytest.mark.parametrize("steps", [(1, 1), (3, 1), (1, 2)], ids=str)
+def test_a_side_of_one_step_has_no_spread(steps):
+    shown = text(diff_tables(comparison(steps=steps)))
+    assert "6.000 -> 1.000  -5.000  100.00 %" in shown
+    assert "±" not in shown
+    assert "one whole step of a side tells no spread of its times" in shown
 
 
 def test_a_kernel_that_is_new_or_launched_more_often_is_added():

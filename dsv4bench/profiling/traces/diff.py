@@ -45,6 +45,7 @@ def diff(before: Placed, after: Placed, axis: str, findings: Mapping[str, Sequen
         before=before.trace.source,
         after=after.trace.source,
         axis=axis,
+        steps=(len(_whole_steps(before)), len(_whole_steps(after))),
         likeness=likeness,
         totals=totals,
         rows=_rows(tables[0], tables[1], axis),

@@ -148,6 +148,7 @@ def test_unlike_traces_are_named_as_such(other, unlike):
 def test_another_number_of_steps_is_told_and_compared_a_step():
     found = compared(placed(steps_of(3)), placed(steps_of(5)))
     assert {one.what: (one.before, one.after) for one in found.likeness if not one.alike} == {"whole steps": ("3", "5")}
+    assert found.steps == (3, 5)
     assert found.unlike == []
     assert found.nothing_added
 
