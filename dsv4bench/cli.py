@@ -102,6 +102,7 @@ def prefill(
     resume: options.Resume = None,
     src: options.Source = None,
     profile: options.Profile = "",
+    shard: options.Share = "",
     dry_run: options.DryRun = False,
     form: options.Format = "table",
     as_json: options.Json = False,
@@ -119,7 +120,7 @@ def prefill(
 
     typed = {name: value for name, value in context.params.items() if name in PrefillArguments.__dataclass_fields__}
     arguments = PrefillArguments(**{name: _axis(name, value) for name, value in typed.items()})
-    request = Request(arguments, out, resume, dry_run, output_format(form, as_json), quiet, tree, profile)
+    request = Request(arguments, out, resume, dry_run, output_format(form, as_json), quiet, tree, profile, shard)
     raise typer.Exit(run_prefill(request))
 
 
@@ -137,6 +138,7 @@ def kernels(
     quick: options.Quick = False,
     out: kernel_options.Out = None,
     resume: options.Resume = None,
+    shard: options.Share = "",
     plot: kernel_options.Plot = False,
     form: options.Format = "table",
     as_json: options.Json = False,
@@ -171,7 +173,7 @@ def kernels(
         from dsv4bench.cli_digest import run_digest
 
         raise typer.Exit(run_digest(typed, a_src, b_src, control, output_format(form, as_json)))
-    request = cli_kernels.Request(typed, out, resume, output_format(form, as_json), plot, quiet, tree)
+    request = cli_kernels.Request(typed, out, resume, output_format(form, as_json), plot, quiet, tree, shard)
     raise typer.Exit(cli_kernels.run_kernels(request))
 
 

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from dsv4bench.cli import FAILED, INTERRUPTED, NOTHING, OK
+from dsv4bench.cli_shard import share_words, store_of
 from dsv4bench.cli_source import SourceTree
 from dsv4bench.dashboards import tables
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling import kernel_recording
 from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.record import Record
-from dsv4bench.results.store import Store, finished_keys, open_store, read_records, resume_store, run_directory
+from dsv4bench.results.store import Store, finished_keys, read_records
 from dsv4bench.workloads.kernel_cells import KernelArguments, KernelGroup, kernel_cells
+from dsv4bench.workloads.shard import shard
 
 MODES = ("once", "ncu", "ncu_report", "digest")  # what else than timing the command does
-OF_A_RUN = ("out", "resume", "plot")
+OF_A_RUN = ("out", "resume", "plot", "shard")
 OF_DIGEST = {"a_src": "HEAD", "b_src": "", "control": None}  # with their defaults
 
 
@@ -35,20 +37,26 @@ class Request:
     plot: bool = False
     quiet: bool = False
     src: SourceTree | None = None
+    shard: str = ""
 
 
 def run_kernels(request: Request) -> int:
     """Run the command and return its exit code."""
     if request.out and request.resume:
         raise UsageError(f"--out {request.out}: --resume {request.resume} already says where records go")
-    plan = kernel_cells(request.typed)
+    whole, share = kernel_cells(request.typed), shard(request.shard) if request.shard else None
+    plan = share.of(whole) if share else whole
+    if share and not (plan and request.quiet):
+        _tell(share_words(share, whole, plan))
+    if not plan:
+        return NOTHING
     first = plan[0][0]
     notes = ("a CPU: small shapes and the torch reference, no speed of any kernel",) if first.device == "cpu" else ()
     src = request.src.facts() if request.src else None
     session = open_session(first.device, first.samples, first.quick, ("dsv4bench", *sys.argv[1:]), notes, src)
     session = kernel_recording.kernel_session(session, first.quick)
     done = frozenset(finished_keys(request.resume)) if request.resume else frozenset()
-    with _store(request) as store:
+    with store_of("kernels", request.out, request.resume, share) as store:
         code = _run(plan, session, store, done, request.quiet)
         return code or _show(store, plan, session, request)
 
@@ -75,10 +83,6 @@ def exit_code(records: Sequence[Record]) -> int:
     return OK if any(record.status == "ok" for record in records) else NOTHING
 
 
-def _store(request: Request) -> Store:
-    return resume_store(request.resume) if request.resume else open_store(request.out or run_directory("kernels"))
-
-
 def _run(plan: Sequence[KernelGroup], session: Session, store: Store, done: frozenset[str], quiet: bool) -> int:
     try:
         with _progress(len(plan), quiet) as report:
@@ -94,7 +98,8 @@ def _run(plan: Sequence[KernelGroup], session: Session, store: Store, done: froz
 def _show(store: Store, plan: Sequence[KernelGroup], session: Session, request: Request) -> int:
     """Print the records of this plan in its order, draw them where asked, and return the exit code."""
     order = [cell.key(session.commit) for group in plan for cell in group]
-    found = [record for record in read_records(store.directory).records if record.key in order]
+    folder = request.resume or store.directory  # of all shards, where one goes on
+    found = [record for record in read_records(folder).records if record.key in order]
     records = sorted(found, key=lambda record: order.index(record.key))
     tables.show(records, request.form, sys.stdout)
     if request.plot:

@@ -138,6 +138,14 @@ Profile = Annotated[
         help="Also record one step of each largest cell, in processes of its own, before anything is timed.",
     ),
 ]
+Share = Annotated[
+    str,
+    typer.Option(
+        "--shard",
+        metavar="I/N",
+        help="Run the I-th of N even shares of the plan, in a folder of its own: for many machines. [all of it]",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with modelled times and memory.")]
 Source = Annotated[
     Path | None,

@@ -12,6 +12,7 @@ from pathlib import Path
 from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK
 from dsv4bench.cli_profile import TOOLS, Profiles, check_profile, profile_largest
 from dsv4bench.cli_progress import progress
+from dsv4bench.cli_shard import share_words, store_of
 from dsv4bench.cli_source import SourceTree
 from dsv4bench.dashboards import tables
 from dsv4bench.dashboards.plan_table import plan_tables
@@ -19,14 +20,15 @@ from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling import sweep
 from dsv4bench.profiling.session import Session, open_session
-from dsv4bench.results.compare import compare, pairs, without_place
+from dsv4bench.results.compare import PLACE, compare, pairs, without
 from dsv4bench.results.counts import incomplete
 from dsv4bench.results.record import Record
-from dsv4bench.results.store import Store, finished_keys, open_store, read_records, resume_store, run_directory
+from dsv4bench.results.store import Store, finished_keys, read_records
 from dsv4bench.workloads.cells import Group, cells
 from dsv4bench.workloads.dry_run import as_plain, plan_notes, planned
 from dsv4bench.workloads.memory import free_bytes, refuse_too_large
 from dsv4bench.workloads.options import PrefillArguments, PrefillOptions, prefill_options
+from dsv4bench.workloads.shard import shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Request:
     quiet: bool
     src: SourceTree | None = None
     profile: str = ""
+    shard: str = ""
 
 
 def run_prefill(request: Request) -> int:
@@ -48,21 +51,26 @@ def run_prefill(request: Request) -> int:
     if request.out and request.resume:
         raise UsageError(f"--out {request.out}: --resume {request.resume} already says where records go")
     options = prefill_options(request.typed)
-    plan = cells(options)
+    whole, share = cells(options), shard(request.shard) if request.shard else None
+    plan = share.of(whole) if share else whole
+    said = [share_words(share, whole, plan)] if share else []
+    if not plan:
+        _tell(*said)
+        return NOTHING
     note = check_profile(request.profile, options.device) if request.profile else None
     if request.dry_run:
-        _print_plan(plan, options, request.form)
+        _print_plan(plan, replace(options, notes=(*options.notes, *said)), request.form)
         return OK
     refuse_too_large(plan, free_bytes(options.device))
-    if note and not request.quiet:
-        _tell(note)
+    if not request.quiet:
+        _tell(*filter(None, [note]), *said)
     done = _done(request.resume)
     argv, src = ("dsv4bench", *sys.argv[1:]), request.src.facts() if request.src else None
     session = open_session(options.device, options.samples, options.quick, argv, options.notes, src)
-    with _store(request) as store:
+    with store_of("prefill", request.out, request.resume, share) as store:
         left = [group for group in plan if not sweep.finished(group, session, done)]
         try:
-            profiles = _profile(plan, left, session, store, request)
+            profiles = _profile(whole, left, session, store, request)
             _run(left, session, store, profiles, request.quiet)
         except KeyboardInterrupt:
             return _interrupted(store)
@@ -77,12 +85,6 @@ def _done(resume: Path | None) -> frozenset[str]:
     if not resume.is_dir():
         raise UsageError(f"--resume {resume}: no such directory")
     return frozenset(finished_keys(resume))
-
-
-def _store(request: Request) -> Store:
-    if request.resume:
-        return resume_store(request.resume)
-    return open_store(request.out or run_directory("prefill"))
 
 
 def _profile(
@@ -118,14 +120,15 @@ def _interrupted(store: Store) -> int:
 
 def resume_command(arguments: Sequence[str], directory: Path) -> str:
     """Return the command that goes on with an interrupted run: the same one, with --resume in place of --out."""
-    return shlex.join(["dsv4bench", *without_place(arguments), "--resume", str(directory)])
+    return shlex.join(["dsv4bench", *without(arguments, PLACE), "--resume", str(directory)])
 
 
 def _print(store: Store, plan: Sequence[Group], session: Session, request: Request) -> int:
     """Print the records of this plan in its order, those of an earlier run included, and return the exit code."""
     cells_in_order = [cell for group in plan for cell in group]
     place = {cell.key(session.commit): number for number, cell in enumerate(cells_in_order)}
-    found = [record for record in read_records(store.directory).records if record.key in place]
+    folder = request.resume or store.directory  # of all shards, where one goes on
+    found = [record for record in read_records(folder).records if record.key in place]
     records = sorted(found, key=lambda record: place[record.key])
     tables.show(records, request.form, sys.stdout)
     if not request.quiet:

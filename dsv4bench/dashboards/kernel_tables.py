@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dsv4bench.dashboards.cells import grouped, provenance
 from dsv4bench.dashboards.style import plus_minus
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
-from dsv4bench.results.compare import latest
+from dsv4bench.results.compare import latest, without_place
 from dsv4bench.results.record import Record
 from dsv4bench.results.speed import Speed, peer, provider, ratio, speed
 from dsv4bench.results.stats import Interval
@@ -41,7 +41,7 @@ def kernel_tables(records: Sequence[Record]) -> list[Table]:
 
 def _section(record: Record) -> tuple[str, ...]:
     code = [str(record.environment.get(name)) for name in ("commit", "src")]
-    return (_name(record), record.engine, record.machine, *code, *record.argv)
+    return (_name(record), record.engine, record.machine, *code, *without_place(record.argv))
 
 
 def _name(record: Record) -> str:

@@ -16,6 +16,7 @@ from dsv4bench.results.record import Record
 from dsv4bench.results.stats import CONFIDENCE, Interval, median_interval, paired_difference
 
 PLACE = ("--out", "--resume")  # where a run writes
+SHARE = "--shard"  # how much of its plan one process runs
 HOW_CAPTURED = ("graph-mode", "breaks", "break-outputs")  # an eager step has none of these
 NOT_RESOLVABLE = "not resolvable here"
 MODELLED = "modelled, not measured"
@@ -94,12 +95,17 @@ def _command(record: Record) -> str:
 
 
 def without_place(arguments: Sequence[str]) -> list[str]:
-    """Return a command's arguments without where it wrote: a resumed run is the same command."""
+    """Return a command's arguments without where it wrote and which share it ran: resumed or dealt, it is the same."""
+    return without(arguments, (*PLACE, SHARE))
+
+
+def without(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return a command's arguments without these options and their values, written `--name value` or `--name=value`."""
     kept, skip = [], False
     for argument in arguments:
-        if not skip and argument not in PLACE and not argument.startswith(tuple(f"{name}=" for name in PLACE)):
+        if not skip and argument not in names and not argument.startswith(tuple(f"{name}=" for name in names)):
             kept.append(argument)
-        skip = not skip and argument in PLACE
+        skip = not skip and argument in names
     return kept
 
 
