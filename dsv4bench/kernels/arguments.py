@@ -1,8 +1,8 @@
 """What a kernel demands of its arguments: each check raises a ValueError that names the argument and both values.
 
-`build` calls the checks of shapes, dtypes and strides, which read no tensor and launch nothing. Checks of values
-(slots, ids, lengths) read tensors and so wait for the device: they stand in a kernel's `check_values`, which runs
-before a result is trusted and in debug mode, never inside a measured call.
+A kernel's `check` calls those of shapes, dtypes and strides, which read no tensor and launch nothing; it runs before
+any provider builds. Checks of values (slots, ids, lengths) read tensors and so wait for the device: they stand in a
+kernel's `check_values`, which runs before a result is trusted and in debug mode, never inside a measured call.
 """
 
 from __future__ import annotations

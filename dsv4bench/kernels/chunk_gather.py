@@ -103,6 +103,30 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=5 * rows, bytes_read=read, bytes_written=4 * (rows + 2 * requests))
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or an unknown ratio."""
+    expect_page_size(tensors["table_page"], "table_page")
+    expect_one_of("ratio", tensors["ratio"], (1, 2, 4, 128))
+    expect_tensor("seq_lens", tensors["seq_lens"], I32, ("requests",))
+    count = len(tensors["seq_lens"])
+    expect_tensor("req", tensors["req"], IDS, (count,))
+    expect_tensor("table", tensors["table"], I32, ("requests", "entries"), free_strides=1)
+    expect_tensor("swa_offsets", tensors["swa_offsets"], I32, (count + 1,))
+    expect_tensor("ids", tensors["ids"], I32, ("rows",))
+    expect_tensor("bases", tensors["bases"], I32, (count,))
+    expect_tensor("swa_bases", tensors["swa_bases"], I32, (count,))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for lengths and rows of the table out of range, and for a list that is too short."""
+    seq, table, ratio = tensors["seq_lens"].long(), tensors["table"], tensors["ratio"]
+    expect_range("seq_lens", seq, 0, table.shape[1] * tensors["table_page"] + 1)
+    expect_range("req", tensors["req"], 0, table.shape[0])
+    rows = int((seq // ratio).sum())
+    if len(tensors["ids"]) < rows:
+        raise ValueError(f"ids: {len(tensors['ids'])} entries, expected at least {rows}")
+
+
 @triton.jit
 def _rows_before(seq_lens_ptr, end, RATIO: tl.constexpr, REQUESTS: tl.constexpr):
     """Return the compressed rows of the requests before number `end`."""
@@ -149,33 +173,8 @@ def _chunk_gather(
         tl.store(ids_ptr + base + row, tl.maximum(slot // RATIO, 0).to(tl.int32), mask=row < rows)
 
 
-def expect_arguments(tensors: Tensors) -> None:
-    """Raise a ValueError that names the first argument which does not fit the others."""
-    expect_page_size(tensors["table_page"], "table_page")
-    expect_one_of("ratio", tensors["ratio"], (1, 2, 4, 128))
-    expect_tensor("seq_lens", tensors["seq_lens"], I32, ("requests",))
-    count = len(tensors["seq_lens"])
-    expect_tensor("req", tensors["req"], IDS, (count,))
-    expect_tensor("table", tensors["table"], I32, ("requests", "entries"), free_strides=1)
-    expect_tensor("swa_offsets", tensors["swa_offsets"], I32, (count + 1,))
-    expect_tensor("ids", tensors["ids"], I32, ("rows",))
-    expect_tensor("bases", tensors["bases"], I32, (count,))
-    expect_tensor("swa_bases", tensors["swa_bases"], I32, (count,))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for lengths and rows of the table out of range, and for a list that is too short."""
-    seq, table, ratio = tensors["seq_lens"].long(), tensors["table"], tensors["ratio"]
-    expect_range("seq_lens", seq, 0, table.shape[1] * tensors["table_page"] + 1)
-    expect_range("req", tensors["req"], 0, table.shape[0])
-    rows = int((seq // ratio).sum())
-    if len(tensors["ids"]) < rows:
-        raise ValueError(f"ids: {len(tensors['ids'])} entries, expected at least {rows}")
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch a row of programs for each request, and one for the spare entries."""
-    expect_arguments(tensors)
     requests, table, ids = len(tensors["seq_lens"]), tensors["table"], tensors["ids"]
     chunks = min(max(1, triton.cdiv(len(ids), ROWS_AT_ONCE)), max(1, PROGRAMS // (requests + 1)))
 
@@ -213,6 +212,7 @@ KERNEL = Kernel(
         Shape((600, 127), ratio=128, table_page=1),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(8192, 65536), cases=("ratio 1", "ratio 2", "ratio 1 /64", "ratio 2 /64")),
 )

@@ -133,6 +133,42 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=5 * windows + 2 * queries, bytes_read=read, bytes_written=written)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or a window of nothing."""
+    expect_page_size(tensors["table_page"], "table_page")
+    if tensors["window"] < 1:
+        raise ValueError(f"window: {tensors['window']}, expected at least 1")
+    expect_tensor("seq_lens", tensors["seq_lens"], I32, ("requests",))
+    count = len(tensors["seq_lens"])
+    expect_tensor("extend_lens", tensors["extend_lens"], I32, (count,))
+    expect_tensor("req", tensors["req"], IDS, (count,))
+    expect_tensor("table", tensors["table"], I32, ("requests", "entries"), free_strides=1)
+    expect_tensor("full_to_swa", tensors["full_to_swa"], I64, ("slots",))
+    expect_tensor("query_pos", tensors["query_pos"], IDS, ("rows",))
+    expect_tensor("swa_ids", tensors["swa_ids"], I32, ("rows",))
+    for name in PER_REQUEST:
+        size = count + 1 if name in ("query_start", "swa_offsets") else count
+        expect_tensor(name, tensors[name], I32, (size,))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for lengths, rows of the table, slots and list sizes that do not fit each other."""
+    seq, extend, table = tensors["seq_lens"].long(), tensors["extend_lens"].long(), tensors["table"]
+    page, req, full_to_swa = tensors["table_page"], tensors["req"].long(), tensors["full_to_swa"]
+    expect_range("seq_lens", seq, 0, table.shape[1] * page + 1)
+    expect_range("extend_lens", extend, 0, 2**31)
+    expect_range("cached prefix", seq - extend, 0, 2**31)
+    expect_range("req", req, 0, table.shape[0])
+    gathered = torch.minimum(seq, extend + tensors["window"] - 1)
+    for name, counts in (("query_pos", extend), ("swa_ids", gathered)):
+        if len(tensors[name]) < counts.sum():
+            raise ValueError(f"{name}: {len(tensors[name])} entries, expected at least {int(counts.sum())}")
+    request, positions = _last_positions(seq, gathered, torch.empty_like(tensors["swa_offsets"]), int(gathered.sum()))
+    slots = _full_slots(table, page, req[request], positions)
+    expect_range("slot of window row ", slots, 0, len(full_to_swa))
+    expect_range("window slot of window row ", full_to_swa[slots], 0, 2**31)
+
+
 @triton.jit
 def _rows_before(seq_lens_ptr, extend_lens_ptr, end, SPAN: tl.constexpr, REQUESTS: tl.constexpr):
     """Return the query rows and the window rows of the requests before number `end`."""
@@ -194,45 +230,8 @@ def _chunk_windows(
         tl.store(swa_ids_ptr + swa_start + row, swa_slot.to(tl.int32), mask=row < windows)
 
 
-def expect_arguments(tensors: Tensors) -> None:
-    """Raise a ValueError that names the first argument which does not fit the others."""
-    expect_page_size(tensors["table_page"], "table_page")
-    if tensors["window"] < 1:
-        raise ValueError(f"window: {tensors['window']}, expected at least 1")
-    expect_tensor("seq_lens", tensors["seq_lens"], I32, ("requests",))
-    count = len(tensors["seq_lens"])
-    expect_tensor("extend_lens", tensors["extend_lens"], I32, (count,))
-    expect_tensor("req", tensors["req"], IDS, (count,))
-    expect_tensor("table", tensors["table"], I32, ("requests", "entries"), free_strides=1)
-    expect_tensor("full_to_swa", tensors["full_to_swa"], I64, ("slots",))
-    expect_tensor("query_pos", tensors["query_pos"], IDS, ("rows",))
-    expect_tensor("swa_ids", tensors["swa_ids"], I32, ("rows",))
-    for name in PER_REQUEST:
-        size = count + 1 if name in ("query_start", "swa_offsets") else count
-        expect_tensor(name, tensors[name], I32, (size,))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for lengths, rows of the table, slots and list sizes that do not fit each other."""
-    seq, extend, table = tensors["seq_lens"].long(), tensors["extend_lens"].long(), tensors["table"]
-    page, req, full_to_swa = tensors["table_page"], tensors["req"].long(), tensors["full_to_swa"]
-    expect_range("seq_lens", seq, 0, table.shape[1] * page + 1)
-    expect_range("extend_lens", extend, 0, 2**31)
-    expect_range("cached prefix", seq - extend, 0, 2**31)
-    expect_range("req", req, 0, table.shape[0])
-    gathered = torch.minimum(seq, extend + tensors["window"] - 1)
-    for name, counts in (("query_pos", extend), ("swa_ids", gathered)):
-        if len(tensors[name]) < counts.sum():
-            raise ValueError(f"{name}: {len(tensors[name])} entries, expected at least {int(counts.sum())}")
-    request, positions = _last_positions(seq, gathered, torch.empty_like(tensors["swa_offsets"]), int(gathered.sum()))
-    slots = _full_slots(table, page, req[request], positions)
-    expect_range("slot of window row ", slots, 0, len(full_to_swa))
-    expect_range("window slot of window row ", full_to_swa[slots], 0, 2**31)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch a row of programs for each request, and one for the entries that the lists have spare."""
-    expect_arguments(tensors)
     requests, lists = len(tensors["seq_lens"]), (tensors["query_pos"], tensors["swa_ids"])
     sizes = [len(entries) for entries in lists]
     chunks = min(triton.cdiv(max(*sizes, 1), ROWS_AT_ONCE), max(1, PROGRAMS // (requests + 1)))
@@ -271,6 +270,7 @@ KERNEL = Kernel(
         Shape(((0, 700),)),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(1024, 8192, 65536), cases=("1 request", "64 each")),
 )

@@ -132,6 +132,24 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=indices.numel(), bytes_read=read, bytes_written=4 * (indices.numel() + rows))
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    raw = tensors["raw"]
+    for name, least in (("ratio", 0), ("topk", 0), ("window", 1)):
+        expect_at_least(name, tensors[name], least)
+    expect_tensor("positions", tensors["positions"], I64, ("rows",))
+    expect_tensor("seq_lens", tensors["seq_lens"], I32, ("requests",))
+    rows, requests = len(tensors["positions"]), len(tensors["seq_lens"])
+    if raw is not None:
+        expect_tensor("raw", raw, I32, (rows, "columns"), free_strides=1)
+        expect_at_most("topk", tensors["topk"], raw.shape[1], "raw has no more columns")
+    expect_tensor("query_start", tensors["query_start"], I32, (requests + 1,))
+    for name in ("gather_lens", "compressed_bases", "swa_bases"):
+        expect_tensor(name, tensors[name], I32, (requests,))
+    expect_tensor("indices", tensors["indices"], I32, (rows, width(tensors["topk"], tensors["window"])), free_strides=1)
+    expect_tensor("lens", tensors["lens"], I32, (rows,))
+
+
 @triton.jit
 def _combine(
     raw_ptr,
@@ -191,25 +209,8 @@ def _combine(
         tl.store(indices_ptr + offset * indices_stride + column, index, mask=live[:, None] & (column < WIDTH))
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
-    raw, rows, requests = tensors["raw"], tensors["positions"].shape[0], tensors["seq_lens"].shape[0]
-    for name, least in (("ratio", 0), ("topk", 0), ("window", 1)):
-        expect_at_least(name, tensors[name], least)
-    if raw is not None:
-        expect_tensor("raw", raw, I32, (rows, "columns"), free_strides=1)
-        expect_at_most("topk", tensors["topk"], raw.shape[1], "raw has no more columns")
-    expect_tensor("query_start", tensors["query_start"], I32, (requests + 1,))
-    expect_tensor("positions", tensors["positions"], I64, (rows,))
-    for name in ("seq_lens", "gather_lens", "compressed_bases", "swa_bases"):
-        expect_tensor(name, tensors[name], I32, (requests,))
-    expect_tensor("indices", tensors["indices"], I32, (rows, width(tensors["topk"], tensors["window"])), free_strides=1)
-    expect_tensor("lens", tensors["lens"], I32, (rows,))
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program of four warps per row or two, or per four or 32 where there is no top-k."""
-    check(tensors)
     raw, indices = tensors["raw"], tensors["indices"]
     rows, columns = indices.shape
     requests = tensors["seq_lens"].numel()
@@ -260,5 +261,6 @@ KERNEL = Kernel(
         Shape(((127, 3), (0, 2)), ratio=0, topk=0, padding_rows=1),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     bench=Bench(bench_shape, rows=(1024, 8192, 65536), cases=("ratio 0", "ratio 1", "ratio 2")),
 )

@@ -101,6 +101,25 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=(4 * rows + 12 * live) * HEAD_DIM, bytes_read=read, bytes_written=written)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
+    rows = len(tensors["kv"])
+    expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
+    expect_tensor("kv", tensors["kv"], BF16, ("n", HEAD_DIM), free_strides=1)
+    expect_tensor("weight", tensors["weight"], BF16, (HEAD_DIM,))
+    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
+    expect_tensor("positions", tensors["positions"], IDS, (rows,))
+    expect_tensor("loc", tensors["loc"], IDS, (rows,))
+    expect_tensor("latent", tensors["latent"], BF16, (rows, HEAD_DIM))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a slot outside the cache, or a position outside the table of a row that has a slot."""
+    loc = tensors["loc"]
+    expect_range("loc", loc.clamp(min=0), 0, tensors["cache"].shape[0] * tensors["page_size"])
+    expect_range("positions", tensors["positions"].where(loc > 0, 0), 0, len(tensors["freqs"]))
+
+
 @triton.jit
 def _compress_c1(
     kv_ptr,
@@ -136,28 +155,8 @@ def _compress_c1(
             store_compressed_rows(cache_ptr, slot + one, live, rotated, LAYOUT, PAGE_SIZE, PAGE_BYTES)
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
-    rows = len(tensors["kv"])
-    expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
-    expect_tensor("kv", tensors["kv"], BF16, ("n", HEAD_DIM), free_strides=1)
-    expect_tensor("weight", tensors["weight"], BF16, (HEAD_DIM,))
-    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
-    expect_tensor("positions", tensors["positions"], IDS, (rows,))
-    expect_tensor("loc", tensors["loc"], IDS, (rows,))
-    expect_tensor("latent", tensors["latent"], BF16, (rows, HEAD_DIM))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a slot outside the cache, or a position outside the table of a row that has a slot."""
-    loc = tensors["loc"]
-    expect_range("loc", loc.clamp(min=0), 0, tensors["cache"].shape[0] * tensors["page_size"])
-    expect_range("positions", tensors["positions"].where(loc > 0, 0), 0, len(tensors["freqs"]))
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch programs of one warp: its reductions then need no barrier."""
-    check(tensors)
     kv, latent, cache = tensors["kv"], tensors["latent"], tensors["cache"]
     constants = paged_constants(tensors["layout"], tensors["page_size"])
     count = kv.shape[0]
@@ -206,6 +205,7 @@ KERNEL = Kernel(
         Shape(3, 1, "uniform", 256),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, layout: Shape(rows, 0, layout, FULL_PAGE, True), (1024, 8192), ("v4", "v41", "fp4")),
 )

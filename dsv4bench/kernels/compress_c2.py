@@ -163,6 +163,23 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=28 * pooled * HEAD_DIM, bytes_read=read, bytes_written=written)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride, page or ring size."""
+    expect_pair_arguments(tensors)
+    expect_tensor("starts", tensors["starts"], I32, ("requests",))
+    expect_tensor("lens", tensors["lens"], I32, (len(tensors["starts"]),))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a slot, request or position out of range, or a request whose rows are not in the batch."""
+    check_pair_values(tensors)
+    lens, end = tensors["lens"], len(tensors["loc"]) + 1
+    starts = tensors["starts"].where(lens > 0, 0)  # the start of a request without rows may be anything
+    expect_range("lens", lens, 0, end)
+    expect_range("starts", starts, 0, end)
+    expect_range("starts + lens", starts + lens, 0, end)
+
+
 @triton.jit
 def _compress_c2(
     kv_score_ptr,
@@ -232,26 +249,8 @@ def _compress_c2(
         park_newest(kv_score_ptr, kv_score_stride, ring_ptr, positions_ptr, req, loc_ptr, row, length, RING)
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape, stride, page or ring size."""
-    expect_pair_arguments(tensors)
-    expect_tensor("starts", tensors["starts"], I32, ("requests",))
-    expect_tensor("lens", tensors["lens"], I32, (len(tensors["starts"]),))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a slot, request or position out of range, or a request whose rows are not in the batch."""
-    check_pair_values(tensors)
-    lens, end = tensors["lens"], len(tensors["loc"]) + 1
-    starts = tensors["starts"].where(lens > 0, 0)  # the start of a request without rows may be anything
-    expect_range("lens", lens, 0, end)
-    expect_range("starts", starts, 0, end)
-    expect_range("starts + lens", starts + lens, 0, end)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a request, which pools its first row and parks its newest, and one a row for the others."""
-    check(tensors)
     kv_score, starts = tensors["kv_score"], tensors["starts"]
     rows, requests = kv_score.shape[0], len(starts)
     constants = paged_constants(tensors["layout"], tensors["page_size"])
@@ -295,6 +294,7 @@ KERNEL = Kernel(
         Shape(((1, 3),), 0, 2, "uniform", 64),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, kv: Shape(((8192, rows),), 0, 8, kv, 128), (1024, 8192), ("v4", "v41", "fp4")),
 )

@@ -150,6 +150,29 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=28 * len(odd) * HEAD_DIM, bytes_read=read, bytes_written=written)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride, or a page, ring or draft that cannot be."""
+    expect_pair_arguments(tensors)
+    rows, draft_len, ring_size = len(tensors["kv_score"]), tensors["draft_len"], tensors["ring_size"]
+    if draft_len < 1 or rows % draft_len:
+        raise ValueError(f"draft_len: {draft_len}, expected a divisor of the {rows} rows of kv_score")
+    if ring_size <= draft_len:  # the first row of a block reads the row before it, which the block must not park over
+        raise ValueError(f"ring_size: {ring_size}, expected more than the draft_len of {draft_len}")
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise unless ids are in range and the live rows of each block are consecutive positions of one request."""
+    check_pair_values(tensors)
+    length = tensors["draft_len"]
+    live, positions, req = (tensors[name].view(-1, length) for name in ("loc", "positions", "req"))
+    broken = (positions.diff(dim=1) != 1) | (req.diff(dim=1) != 0)
+    wrong = (broken & (live[:, 1:] != 0)).nonzero()
+    if len(wrong):
+        block, row = wrong[0].tolist()
+        pair = [(int(req[block, at]), int(positions[block, at])) for at in (row, row + 1)]
+        raise ValueError(f"positions: row {block * length + row + 1} is {pair[1]} (request, position) after {pair[0]}")
+
+
 @triton.jit
 def _compress_c2_decode(
     kv_score_ptr,
@@ -204,8 +227,6 @@ def _compress_c2_decode(
 
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row."""
-    expect_pair_arguments(tensors)
-    expect_blocks(tensors["kv_score"].shape[0], tensors["draft_len"], tensors["ring_size"])
     kv_score = tensors["kv_score"]
     names = ("ring", "weight", "eps", "freqs", "positions", "req", "loc", "cache", "latent")
     arguments = (kv_score, kv_score.stride(0), *(tensors[name] for name in names))
@@ -217,27 +238,6 @@ def build_triton(tensors: Tensors) -> Call:
             _compress_c2_decode[(kv_score.shape[0],)](*arguments, **constants, num_warps=PAIR_WARPS)
 
     return call
-
-
-def expect_blocks(rows: int, draft_len: int, ring_size: int) -> None:
-    """Raise unless rows form whole blocks, and a ring keeps what the first row of a block reads from its parks."""
-    if draft_len < 1 or rows % draft_len:
-        raise ValueError(f"draft_len: {draft_len}, expected a divisor of the {rows} rows of kv_score")
-    if ring_size <= draft_len:
-        raise ValueError(f"ring_size: {ring_size}, expected more than the draft_len of {draft_len}")
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise unless ids are in range and the live rows of each block are consecutive positions of one request."""
-    check_pair_values(tensors)
-    length = tensors["draft_len"]
-    live, positions, req = (tensors[name].view(-1, length) for name in ("loc", "positions", "req"))
-    broken = (positions.diff(dim=1) != 1) | (req.diff(dim=1) != 0)
-    wrong = (broken & (live[:, 1:] != 0)).nonzero()
-    if len(wrong):
-        block, row = wrong[0].tolist()
-        pair = [(int(req[block, at]), int(positions[block, at])) for at in (row, row + 1)]
-        raise ValueError(f"positions: row {block * length + row + 1} is {pair[1]} (request, position) after {pair[0]}")
 
 
 def bench_shape(rows: int, layout: str) -> Shape:
@@ -269,6 +269,7 @@ KERNEL = Kernel(
         Shape((1,), 3, 0, 4, "uniform", 64),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(64, 512), cases=tuple(LAYOUTS)),
 )

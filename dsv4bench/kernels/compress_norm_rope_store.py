@@ -27,7 +27,6 @@ from dsv4bench.kernels import codec, codec_index, paged
 from dsv4bench.kernels.arguments import (
     F32,
     I64,
-    U8,
     expect_at_most,
     expect_cache,
     expect_one_of,
@@ -35,7 +34,7 @@ from dsv4bench.kernels.arguments import (
     expect_tensor,
 )
 from dsv4bench.kernels.codec_index_triton import pack_index_c4_rows, quantise_index_fp8
-from dsv4bench.kernels.compress_plan import INVALID_C, PLAN_C_BYTES, read_compressions, read_decodes, record_words
+from dsv4bench.kernels.compress_plan import INVALID_C, PLAN_C_BYTES, expect_records, read_compressions, read_decodes
 from dsv4bench.kernels.compress_ring import RATIOS
 from dsv4bench.kernels.contract import TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.jit import tl, triton
@@ -171,6 +170,29 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops, read + tensors["plan"].nbytes + tensors["weight"].nbytes, len(rows) * layout.used_bytes)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or an unknown ratio."""
+    kv, layout, out_loc = tensors["kv"], tensors["layout"], tensors["out_loc"]
+    width = INDEX_DIM if layout in INDEXES else HEAD_DIM
+    expect_one_of("ratio", tensors["ratio"], RATIOS)
+    expect_cache(tensors["cache"], layout, tensors["page_size"])
+    expect_tensor("kv", kv, (torch.float32, torch.bfloat16), ("n", width))
+    expect_tensor("weight", tensors["weight"], (kv.dtype,), (width,))
+    expect_records("plan", tensors["plan"], len(kv), PLAN_C_BYTES)
+    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
+    expect_tensor("out_loc", out_loc, I64, (len(kv) if tensors["decode"] else "tokens",))
+    expect_at_most("plan: records", len(kv), len(out_loc), "each has a token of out_loc")
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a record that names a token, a position or a slot out of range."""
+    cache, out_loc = tensors["cache"], tensors["out_loc"]
+    _, positions, tokens = groups(tensors["plan"], tensors["decode"], tensors["ratio"])
+    expect_range("plan: seq_len - ratio", positions, 0, len(tensors["freqs"]))
+    expect_range("plan: ragged_id", tokens, 0, len(out_loc))
+    expect_range("out_loc", out_loc[tokens], 0, len(cache) * tensors["page_size"])
+
+
 @triton.jit
 def _hadamard(x):
     """Return f32 rows [R, 128] times the Walsh-Hadamard matrix in natural order, times 128^-0.5.
@@ -229,34 +251,10 @@ def _compress_norm_rope_store(
         store_rows(cache_ptr, slots, live, y, LAYOUT, PAGE_SIZE, PAGE_BYTES)
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or an unknown ratio."""
-    kv, layout, out_loc = tensors["kv"], tensors["layout"], tensors["out_loc"]
-    width = INDEX_DIM if layout in INDEXES else HEAD_DIM
-    expect_one_of("ratio", tensors["ratio"], RATIOS)
-    expect_cache(tensors["cache"], layout, tensors["page_size"])
-    expect_tensor("kv", kv, (torch.float32, torch.bfloat16), ("n", width))
-    expect_tensor("weight", tensors["weight"], (kv.dtype,), (width,))
-    expect_tensor("plan", tensors["plan"], U8, (len(kv), PLAN_C_BYTES))
-    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
-    expect_tensor("out_loc", out_loc, I64, (len(kv) if tensors["decode"] else "tokens",))
-    expect_at_most("plan: records", len(kv), len(out_loc), "each has a token of out_loc")
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a record that names a token, a position or a slot out of range."""
-    cache, out_loc = tensors["cache"], tensors["out_loc"]
-    _, positions, tokens = groups(tensors["plan"], tensors["decode"], tensors["ratio"])
-    expect_range("plan: seq_len - ratio", positions, 0, len(tensors["freqs"]))
-    expect_range("plan: ragged_id", tokens, 0, len(out_loc))
-    expect_range("out_loc", out_loc[tokens], 0, len(cache) * tensors["page_size"])
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program for four records."""
-    check(tensors)
     kv, layout, page_size = tensors["kv"], tensors["layout"], tensors["page_size"]
-    words = record_words("plan", tensors["plan"])
+    words = tensors["plan"].view(torch.int32)
     named = tuple(tensors[name] for name in ("weight", "eps", "freqs", "out_loc", "cache"))
     constants = {"DECODE": tensors["decode"], "RATIO": tensors["ratio"], "WIDTH": kv.shape[1], "ROWS": PROGRAM_ROWS}
     constants |= {"LAYOUT": layout.name, "PAGE_SIZE": page_size, "PAGE_BYTES": layout.page_bytes(page_size)}
@@ -291,6 +289,7 @@ KERNEL = Kernel(
         Shape(13, 4, "index_k_fp8", 8, decode=True, skip_every=4, dtype=torch.float32),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, layout: Shape(rows, 4, layout, 64), (2048, 8192), ("v4", "v41", "index_k", "index_k_fp8")),
 )

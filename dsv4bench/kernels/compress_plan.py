@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import torch
 
-from dsv4bench.kernels.arguments import I64, expect_at_most, expect_tensor
+from dsv4bench.kernels.arguments import I64, U8, Size, expect_at_most, expect_tensor
 from dsv4bench.kernels.compress_ring import OVERLAPPING_RATIO, StateRing, window_tokens
 
 PLAN_C_BYTES, PLAN_W_BYTES, PLAN_D_BYTES = 16, 8, 16
@@ -88,11 +88,11 @@ def _words(plan: torch.Tensor) -> torch.Tensor:
     return plan.contiguous().view(torch.int32).long()
 
 
-def record_words(name: str, plan: torch.Tensor) -> torch.Tensor:
-    """Return a dense plan as i32 words, as a kernel writes it; a ValueError if it does not begin on a word."""
+def expect_records(name: str, plan: torch.Tensor, count: Size, record_bytes: int) -> None:
+    """Raise unless a plan is dense u8 [count, record_bytes] and begins on a word: records are read as words."""
+    expect_tensor(name, plan, U8, (count, record_bytes))
     if plan.data_ptr() % 4:
         raise ValueError(f"{name}: begins at byte {plan.data_ptr() % 4} of a word, expected 0")
-    return plan.view(torch.int32)
 
 
 def _packed(*words: torch.Tensor) -> torch.Tensor:

@@ -27,10 +27,10 @@ from typing import Any
 
 import torch
 
+from dsv4bench.kernels.arguments import BF16, F32, I64, expect_tensor
 from dsv4bench.kernels.contract import EXACT, Bench, Cost, Kernel, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.layout import HEAD_DIM
-
-STATE_DIM = 2 * HEAD_DIM  # kv and score
+from dsv4bench.kernels.pair_pooling import STATE_DIM, expect_pair_ring
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +150,18 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=12 * rows * HEAD_DIM, bytes_read=read, bytes_written=rows * (2 * HEAD_DIM + 2 * 8))
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride, or a wrong ring size."""
+    expect_tensor("kv", tensors["kv"], F32, ("n", HEAD_DIM), free_strides=1)
+    rows = len(tensors["kv"])
+    expect_tensor("score", tensors["score"], F32, (rows, HEAD_DIM), free_strides=1)
+    expect_tensor("ring", tensors["ring"], F32, ("rows", STATE_DIM))
+    for name in ("positions", "req", "loc", "group_positions", "slots"):
+        expect_tensor(name, tensors[name], I64, (rows,))
+    expect_tensor("pooled", tensors["pooled"], BF16, (rows, HEAD_DIM))
+    expect_pair_ring(tensors["ring_size"], tensors["ring"])
+
+
 KERNEL = Kernel(
     name="compress_pool",
     inputs=inputs,
@@ -164,5 +176,6 @@ KERNEL = Kernel(
     updates=("ring",),
     examples=(Shape(((0, 5), (7, 12)), 2, 8), Shape(((3, 3), (0, 1)), 0, 2)),
     providers=(torch_provider(reference),),
+    check=check,
     bench=Bench(lambda rows, case: Shape(((8192, rows),), 0, 8), rows=(1024, 8192)),
 )

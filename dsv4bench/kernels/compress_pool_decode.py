@@ -108,6 +108,30 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=10 * rows * HEAD_DIM, bytes_read=read, bytes_written=written)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride, or a wrong ring size."""
+    expect_tensor("kv", tensors["kv"], F32, ("n", HEAD_DIM))
+    rows = tensors["kv"].shape[0]
+    expect_tensor("score", tensors["score"], F32, (rows, HEAD_DIM))
+    expect_tensor("ring", tensors["ring"], F32, ("rows", STATE_DIM))
+    for name in ("positions", "loc", "pair_loc"):
+        expect_tensor(name, tensors[name], IDS, (rows,))
+    expect_tensor("req", tensors["req"], I64, (rows,))
+    expect_tensor("pooled", tensors["pooled"], F32, (rows, HEAD_DIM))
+    for name in ("group_positions", "slots"):
+        expect_tensor(name, tensors[name], I64, (rows,))
+    expect_pair_ring(tensors["ring_size"], tensors["ring"])
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise unless every row names a request of the ring, short of the sentinel, and no negative position or slot."""
+    most = torch.iinfo(torch.int64).max
+    expect_range("positions", tensors["positions"], 0, most)
+    expect_range("loc", tensors["loc"], 0, most)
+    expect_range("pair_loc", tensors["pair_loc"], -1, most)
+    expect_range("req", tensors["req"], 0, (tensors["ring"].shape[0] - 1) // tensors["ring_size"])
+
+
 @triton.jit
 def _pool_decode(
     kv_ptr,
@@ -148,7 +172,6 @@ def _pool_decode(
 
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row, without FMA contraction: torch rounds both products."""
-    expect_arguments(tensors)
     rows, sentinel = tensors["kv"].shape[0], tensors["ring"].shape[0] - 1
     names = ("positions", "req", "loc", "pair_loc", "pooled", "group_positions", "slots")
     arguments = (tensors["kv"], tensors["score"], tensors["ring"], sentinel, *(tensors[name] for name in names))
@@ -160,30 +183,6 @@ def build_triton(tensors: Tensors) -> Call:
     return call
 
 
-def expect_arguments(tensors: Tensors) -> None:
-    """Raise unless every argument has its dtype, shape and strides."""
-    expect_tensor("kv", tensors["kv"], F32, ("n", HEAD_DIM))
-    rows = tensors["kv"].shape[0]
-    expect_tensor("score", tensors["score"], F32, (rows, HEAD_DIM))
-    expect_tensor("ring", tensors["ring"], F32, ("rows", STATE_DIM))
-    for name in ("positions", "loc", "pair_loc"):
-        expect_tensor(name, tensors[name], IDS, (rows,))
-    expect_tensor("req", tensors["req"], I64, (rows,))
-    expect_tensor("pooled", tensors["pooled"], F32, (rows, HEAD_DIM))
-    for name in ("group_positions", "slots"):
-        expect_tensor(name, tensors[name], I64, (rows,))
-    expect_pair_ring(tensors["ring_size"], tensors["ring"])
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise unless every row names a request of the ring, short of the sentinel, and no negative position or slot."""
-    most = torch.iinfo(torch.int64).max
-    expect_range("positions", tensors["positions"], 0, most)
-    expect_range("loc", tensors["loc"], 0, most)
-    expect_range("pair_loc", tensors["pair_loc"], -1, most)
-    expect_range("req", tensors["req"], 0, (tensors["ring"].shape[0] - 1) // tensors["ring_size"])
-
-
 KERNEL = Kernel(
     name="compress_pool_decode",
     inputs=inputs,
@@ -193,6 +192,7 @@ KERNEL = Kernel(
     updates=("ring",),
     examples=(Shape((5, 4, 0, 1), 2, 2), Shape((8, 7, 33), 1, 8, torch.int32)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, case: Shape(tuple(range(1000, 1000 + rows)), 0, 2), rows=(64, 512)),
 )

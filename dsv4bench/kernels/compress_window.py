@@ -19,16 +19,16 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.arguments import U8, expect_at_most, expect_range, expect_tensor
+from dsv4bench.kernels.arguments import expect_at_most, expect_range
 from dsv4bench.kernels.compress_plan import (
     MAX_TOKENS,
     PLAN_C_BYTES,
     PLAN_W_BYTES,
+    expect_records,
     padded,
     prefill_records,
     read_compressions,
     read_writes,
-    record_words,
 )
 from dsv4bench.kernels.compress_ring import StateRing, paged_tables, ring_size
 from dsv4bench.kernels.contract import (
@@ -123,6 +123,23 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops, read, written)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride, or a batch that a u16 cannot number."""
+    expect_window_arguments(tensors)
+    expect_at_most("x: rows", len(tensors["x"]), MAX_TOKENS, "ragged_id is a u16")
+    expect_compact(tensors, "plan_c", PLAN_C_BYTES)
+    expect_records("plan_w", tensors["plan_w"], "writes", PLAN_W_BYTES)
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a record that names a row outside the batch or the state pool."""
+    x, pool, ratio = tensors["x"], tensors["pool"], tensors["ratio"]
+    expect_windows(windows_of(tensors["plan_c"]), x, pool, ratio)
+    writes = read_writes(tensors["plan_w"])
+    expect_range("plan_w: ragged_id", writes.ragged_id[writes.valid], 0, len(x))
+    expect_range("plan_w: write_row", writes.write_row[writes.valid], 0, len(pool) * ratio)
+
+
 @triton.jit
 def _pool_windows(
     x_ptr,
@@ -161,28 +178,10 @@ def _keep_states(x_ptr, pool_ptr, plan_ptr, WIDTH: tl.constexpr):
     tl.store(pool_ptr + write_row * WIDTH + channel, tl.load(x_ptr + row.to(tl.int64) * WIDTH + channel))
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape or stride, or a batch that a u16 cannot number."""
-    expect_window_arguments(tensors)
-    expect_at_most("x: rows", len(tensors["x"]), MAX_TOKENS, "ragged_id is a u16")
-    expect_compact(tensors, "plan_c", PLAN_C_BYTES)
-    expect_tensor("plan_w", tensors["plan_w"], U8, ("writes", PLAN_W_BYTES))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a record that names a row outside the batch or the state pool."""
-    x, pool, ratio = tensors["x"], tensors["pool"], tensors["ratio"]
-    expect_windows(windows_of(tensors["plan_c"]), x, pool, ratio)
-    writes = read_writes(tensors["plan_w"])
-    expect_range("plan_w: ragged_id", writes.ragged_id[writes.valid], 0, len(x))
-    expect_range("plan_w: write_row", writes.write_row[writes.valid], 0, len(pool) * ratio)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program for some channels of a window, then one for each kept state."""
-    check(tensors)
     x, pool, ape, out = (tensors[name] for name in ("x", "pool", "ape", "out"))
-    events, writes = (record_words(name, tensors[name]) for name in ("plan_c", "plan_w"))
+    events, writes = (tensors[name].view(torch.int32) for name in ("plan_c", "plan_w"))
     constants = window_constants(tensors["ratio"], ape.shape[1])
     grid = (len(events), ape.shape[1] // constants["CHANNELS"])
 
@@ -219,6 +218,7 @@ KERNEL = Kernel(
         Shape(((127, 1), (250, 8)), 2, StateRing(128, 256, 256), INDEX_DIM, torch.bfloat16),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(1024, 8192), cases=tuple(CASES)),
 )

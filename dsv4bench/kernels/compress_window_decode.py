@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dsv4bench.kernels.arguments import expect_range
-from dsv4bench.kernels.compress_plan import PLAN_D_BYTES, decode_records, read_decodes, record_words
+from dsv4bench.kernels.compress_plan import PLAN_D_BYTES, decode_records, read_decodes
 from dsv4bench.kernels.compress_ring import StateRing, paged_tables, ring_size, window_tokens
 from dsv4bench.kernels.contract import (
     EXACT,
@@ -99,6 +99,22 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops, read + x.nbytes + tensors["plan_d"].nbytes, written)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    expect_window_arguments(tensors)
+    expect_compact(tensors, "plan_d", PLAN_D_BYTES)
+    if len(tensors["x"]) != len(tensors["plan_d"]):
+        raise ValueError(f"plan_d: {len(tensors['plan_d'])} records, expected one for each of {len(tensors['x'])} rows")
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a record without a token, or one that names a row outside the state pool."""
+    pool, ratio, plan = tensors["pool"], tensors["ratio"], read_decodes(tensors["plan_d"])
+    expect_range("plan_d: seq_len", plan.seq_len, 1, 2**31)
+    expect_range("plan_d: write_row", plan.write_row, 0, len(pool) * ratio)
+    expect_windows(complete_windows(tensors["plan_d"], ratio), tensors["x"], pool, ratio)
+
+
 @triton.jit
 def _compress_window_decode(
     x_ptr,
@@ -128,27 +144,10 @@ def _compress_window_decode(
         tl.store(out_ptr + row * HEAD_DIM + channel, pooled)
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
-    expect_window_arguments(tensors)
-    expect_compact(tensors, "plan_d", PLAN_D_BYTES)
-    if len(tensors["x"]) != len(tensors["plan_d"]):
-        raise ValueError(f"plan_d: {len(tensors['plan_d'])} records, expected one for each of {len(tensors['x'])} rows")
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a record without a token, or one that names a row outside the state pool."""
-    pool, ratio, plan = tensors["pool"], tensors["ratio"], read_decodes(tensors["plan_d"])
-    expect_range("plan_d: seq_len", plan.seq_len, 1, 2**31)
-    expect_range("plan_d: write_row", plan.write_row, 0, len(pool) * ratio)
-    expect_windows(complete_windows(tensors["plan_d"], ratio), tensors["x"], pool, ratio)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program for some channels of a request."""
-    check(tensors)
     x, pool, ape, out = (tensors[name] for name in ("x", "pool", "ape", "out"))
-    words = record_words("plan_d", tensors["plan_d"])
+    words = tensors["plan_d"].view(torch.int32)
     constants = window_constants(tensors["ratio"], ape.shape[1])
     grid = (len(x), ape.shape[1] // constants["CHANNELS"])
 
@@ -183,6 +182,7 @@ KERNEL = Kernel(
         Shape((127, 384), StateRing(128, 128, 256), INDEX_DIM, torch.bfloat16),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(64, 512), cases=tuple(CASES)),
 )

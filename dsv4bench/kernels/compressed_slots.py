@@ -88,6 +88,25 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=0, bytes_read=read, bytes_written=4 * (raw.numel() + len(positions)))
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride, or an unknown ratio."""
+    expect_one_of("ratio", tensors["ratio"], RATIOS)
+    expect_tensor("raw", tensors["raw"], I32, ("rows", "topk"), free_strides=1)
+    rows, topk = tensors["raw"].shape
+    for name in ("positions", "req", "loc"):
+        expect_tensor(name, tensors[name], I64, (rows,))
+    expect_tensor("page_table", tensors["page_table"], I32, ("requests", "pages"), free_strides=1)
+    expect_tensor("slots", tensors["slots"], I32, (rows, topk))
+    expect_tensor("lens", tensors["lens"], I32, (rows,))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise ValueError for a request outside the page table or a position that it does not cover."""
+    requests, pages = tensors["page_table"].shape
+    expect_range("req", tensors["req"], 0, requests)
+    expect_range("raw", tensors["raw"], -1, pages * (FULL_PAGE // tensors["ratio"]))
+
+
 @triton.jit
 def _compressed_slots(
     raw_ptr,
@@ -117,27 +136,8 @@ def _compressed_slots(
     tl.store(slots_ptr + row * TOPK + column, tl.where(chosen, slot, -1), mask=column < TOPK)
 
 
-def _check(tensors: Tensors) -> None:
-    expect_one_of("ratio", tensors["ratio"], RATIOS)
-    expect_tensor("raw", tensors["raw"], I32, ("rows", "topk"), free_strides=1)
-    rows, topk = tensors["raw"].shape
-    for name in ("positions", "req", "loc"):
-        expect_tensor(name, tensors[name], I64, (rows,))
-    expect_tensor("page_table", tensors["page_table"], I32, ("requests", "pages"), free_strides=1)
-    expect_tensor("slots", tensors["slots"], I32, (rows, topk))
-    expect_tensor("lens", tensors["lens"], I32, (rows,))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise ValueError for a request outside the page table or a position that it does not cover."""
-    requests, pages = tensors["page_table"].shape
-    expect_range("req", tensors["req"], 0, requests)
-    expect_range("raw", tensors["raw"], -1, pages * (FULL_PAGE // tensors["ratio"]))
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row."""
-    _check(tensors)
     raw, table, ratio = tensors["raw"], tensors["page_table"], tensors["ratio"]
     rows, topk = raw.shape
 
@@ -181,6 +181,7 @@ KERNEL = Kernel(
         Shape(((900, 3),), ratio=128, topk=48),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(256, 1024, 8192), cases=("ratio 1", "ratio 2")),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -48,25 +48,36 @@ def takes_all(tensors: Tensors) -> str | None:
     return None
 
 
+def no_check(tensors: Tensors) -> None:
+    """Raise nothing: the `check` of a provider that belongs to no kernel, and of a kernel that has none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Provider:
     """Someone who can do a kernel's work: `build(tensors)` checks the arguments and returns the launching call.
 
-    `refuses(tensors)` is a sentence where this provider cannot do a call that the kernel allows (a width, a layout, a
-    number of heads), else None; `build` then raises it as a ValueError. It reads no values. `bare`, where there is
-    one, builds the call without what only our arguments ask for (a cast, a copy of the result to its place): that is
-    what a comparison of speeds measures, and what it leaves in the outputs is not to be read.
+    `unchecked(tensors)` returns that call for arguments that fit; `check` is the kernel's, which `Kernel.checking`
+    sets. `refuses(tensors)` is a sentence where this provider cannot do a call that the kernel allows (a width, a
+    layout, a number of heads), else None; `unchecked` then raises it as a ValueError. It reads no values. `bare`, where
+    there is one, builds the call without what only our arguments ask for (a cast, a copy of the result to its place):
+    that is what a comparison of speeds measures, and what it leaves in the outputs is not to be read.
     """
 
     name: str
-    build: Callable[[Tensors], Call]
+    unchecked: Callable[[Tensors], Call]
     needs: Needs = Needs()
     refuses: Callable[[Tensors], str | None] = takes_all
     bare: Callable[[Tensors], Call] | None = None
+    check: Callable[[Tensors], None] = no_check
+
+    def build(self, tensors: Tensors) -> Call:
+        """Return the launching call; a ValueError names an argument that does not fit the kernel."""
+        self.check(tensors)
+        return self.unchecked(tensors)
 
     def to_time(self, tensors: Tensors) -> Call:
         """Return the call that a comparison of speeds measures: the bare one where there is one."""
-        return (self.bare or self.build)(tensors)
+        return replace(self, unchecked=self.bare or self.unchecked).build(tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +178,10 @@ class Kernel:
     `reference(**tensors)` is the readable definition in plain torch and writes the outputs in place; `cost(tensors)`
     counts the least work; `outputs` names each tensor that a call writes, with its tolerance, and `updates` those of
     them whose contents before the call change a result; `examples` are shapes that every provider must pass.
-    `check_values(tensors)` raises a ValueError for a slot, id or length out of range; it reads tensors, so it runs
-    before a result is trusted and in debug mode, never inside a measured call. `bench` says at which shapes it is
-    timed; without it the examples are.
+    `check(tensors)` raises a ValueError for an argument of a wrong dtype, shape, stride or size: every provider runs it
+    before it builds. It reads no tensor and launches nothing. `check_values(tensors)` raises one for a slot, id or
+    length out of range; it reads tensors, so it runs before a result is trusted and in debug mode, never inside a
+    measured call. `bench` says at which shapes it is timed; without it the examples are.
     """
 
     name: str
@@ -179,9 +191,18 @@ class Kernel:
     outputs: Mapping[str, Tolerance]
     examples: tuple[Any, ...]
     providers: tuple[Provider, ...] = field(default=())
-    check_values: Callable[[Tensors], None] = lambda tensors: None
+    check: Callable[[Tensors], None] = no_check
+    check_values: Callable[[Tensors], None] = no_check
     bench: Bench | None = None
     updates: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Have every provider check the arguments of this kernel."""
+        object.__setattr__(self, "providers", tuple(map(self.checking, self.providers)))
+
+    def checking(self, provider: Provider) -> Provider:
+        """Return a provider that checks its arguments as this kernel demands, before it builds."""
+        return replace(provider, check=self.check)
 
     def provider(self, name: str) -> Provider:
         """Return the provider called `name`; KeyError names those that exist."""

@@ -87,6 +87,18 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(rows * HEAD_DIM, rows * read, rows * HEAD_DIM * 2)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
+    expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
+    expect_tensor("ids", tensors["ids"], IDS, ("n",))
+    expect_tensor("out", tensors["out"], BF16, (tensors["ids"].numel(), 1, HEAD_DIM), free_strides=2)
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for an id that no slot of the cache has."""
+    expect_range("ids", tensors["ids"], 0, tensors["cache"].shape[0] * tensors["page_size"])
+
+
 @triton.jit
 def _dequant(
     cache_ptr,
@@ -178,21 +190,8 @@ def _dequant_uniform(cache_ptr, slots, live, out_rows, PAGE_SIZE: tl.constexpr, 
     tl.store(out_rows + channel, e4m3_decode(codes).to(tl.bfloat16), mask=live[:, None])
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
-    expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
-    expect_tensor("ids", tensors["ids"], IDS, ("n",))
-    expect_tensor("out", tensors["out"], BF16, (tensors["ids"].numel(), 1, HEAD_DIM), free_strides=2)
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for an id that no slot of the cache has."""
-    expect_range("ids", tensors["ids"], 0, tensors["cache"].shape[0] * tensors["page_size"])
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Return the launch of the Triton kernel; several rows a program."""
-    check(tensors)
     cache, ids, out = tensors["cache"], tensors["ids"], tensors["out"]
     layout: KVLayout = tensors["layout"]
     rows, warps = LAUNCH[layout.encoding]
@@ -227,6 +226,7 @@ KERNEL = Kernel(
         Shape(9, "uniform"),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(4096, 65536, 524288), cases=("v4", "v41", "fp4")),
 )

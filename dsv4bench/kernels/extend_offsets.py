@@ -61,19 +61,8 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=0, bytes_read=read, bytes_written=4 * tensors["offsets"].numel())
 
 
-@triton.jit
-def _extend_offsets(starts_ptr, lens_ptr, offsets_ptr, requests, slots, BLOCK: tl.constexpr):
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = column < requests
-    inside = column < slots
-    start = tl.load(starts_ptr + column, mask=live, other=0).to(tl.int32)
-    length = tl.load(lens_ptr + column, mask=live, other=0).to(tl.int32)
-    tl.store(offsets_ptr + column, start, mask=inside)
-    tl.store(offsets_ptr + slots + column, length, mask=inside)
-
-
-def expect_arguments(tensors: Tensors) -> None:
-    """Raise a ValueError that names the first argument which does not fit the others."""
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
     starts, lens, offsets = tensors["starts"], tensors["lens"], tensors["offsets"]
     expect_tensor("starts", starts, IDS, ("requests",))
     expect_tensor("lens", lens, IDS, ("requests",))
@@ -88,9 +77,19 @@ def check_values(tensors: Tensors) -> None:
     expect_range("lens", tensors["lens"][: len(tensors["starts"])].long(), 0, 2**31)
 
 
+@triton.jit
+def _extend_offsets(starts_ptr, lens_ptr, offsets_ptr, requests, slots, BLOCK: tl.constexpr):
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = column < requests
+    inside = column < slots
+    start = tl.load(starts_ptr + column, mask=live, other=0).to(tl.int32)
+    length = tl.load(lens_ptr + column, mask=live, other=0).to(tl.int32)
+    tl.store(offsets_ptr + column, start, mask=inside)
+    tl.store(offsets_ptr + slots + column, length, mask=inside)
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program per 256 columns."""
-    expect_arguments(tensors)
     starts, offsets = tensors["starts"], tensors["offsets"]
     slots = offsets.shape[1]
 
@@ -117,6 +116,7 @@ KERNEL = Kernel(
     outputs={"offsets": EXACT},
     examples=(Shape((100, 1, 90), padding=5, slots=6), Shape((7,) * 300, padding=0, slots=300, ids=torch.int64)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(64, 1024, 8192), cases=("1 request", "full")),
 )

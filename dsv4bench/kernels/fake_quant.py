@@ -75,6 +75,21 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=10 * rows * width, bytes_read=rows * (2 * width + table), bytes_written=rows * 2 * width)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride; a table comes with positions."""
+    x, freqs, positions = tensors["x"], tensors["freqs"], tensors["positions"]
+    expect_one_of("block", tensors["block"], tuple(FAKE_QUANTS))
+    expect_tensor("x", x, BF16, ("rows", "width"), free_strides=1)
+    expect_one_of("width of x", x.shape[1], WIDTHS)
+    expect_tensor("out", tensors["out"], BF16, x.shape)
+    if (freqs is None) != (positions is None):
+        given, missing = ("freqs", "positions") if positions is None else ("positions", "freqs")
+        raise ValueError(f"{missing}: None, expected a tensor beside {given}")
+    if freqs is not None:
+        expect_tensor("freqs", freqs, F32, ("m", ROPE_DIM))
+        expect_tensor("positions", positions, I64, (x.shape[0],))
+
+
 @triton.jit
 def _fake_quant(
     x_ptr,
@@ -100,24 +115,8 @@ def _fake_quant(
     tl.store(out_ptr + rows[:, None] * WIDTH + column, x.to(tl.bfloat16), mask=inside[:, None])
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape or stride; a table comes with positions."""
-    x, freqs, positions = tensors["x"], tensors["freqs"], tensors["positions"]
-    expect_one_of("block", tensors["block"], tuple(FAKE_QUANTS))
-    expect_tensor("x", x, BF16, ("rows", "width"), free_strides=1)
-    expect_one_of("width of x", x.shape[1], WIDTHS)
-    expect_tensor("out", tensors["out"], BF16, x.shape)
-    if (freqs is None) != (positions is None):
-        given, missing = ("freqs", "positions") if positions is None else ("positions", "freqs")
-        raise ValueError(f"{missing}: None, expected a tensor beside {given}")
-    if freqs is not None:
-        expect_tensor("freqs", freqs, F32, ("m", ROPE_DIM))
-        expect_tensor("positions", positions, I64, (x.shape[0],))
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch programs of one warp, each with as many rows as make 512 values."""
-    check(tensors)
     x, freqs, out, block = tensors["x"], tensors["freqs"], tensors["out"], tensors["block"]
     count, width = x.shape
     rows = max(1, HEAD_DIM // width)
@@ -155,5 +154,6 @@ KERNEL = Kernel(
     outputs={"out": EXACT},
     examples=(Shape(3, 512, 16, True), Shape(6, 128, 32, True), Shape(2, 512, 16, False), Shape(5, 128, 32, False)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     bench=Bench(bench_shape, rows=(1024, 8192), cases=("block 16", "block 32")),
 )

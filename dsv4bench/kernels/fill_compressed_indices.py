@@ -83,6 +83,29 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=2 * slots.numel(), bytes_read=read, bytes_written=4 * tables * slots.numel())
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or an unknown ratio."""
+    ratio, page_size = tensors["ratio"], tensors["page_size"]
+    expect_one_of("ratio", ratio, (1, 2, 4, 128))
+    expect_page_size(page_size)
+    if page_size < ratio:
+        raise ValueError(f"page_size: {page_size}, expected at least the ratio, {ratio}")
+    expect_tensor("lens", tensors["lens"], I32, ("rows",))
+    rows = tensors["lens"].shape[0]
+    expect_tensor("table", tensors["table"], I32, (rows, "pages"), free_strides=1)
+    expect_tensor("slots", tensors["slots"], I32, (rows, "columns"))
+    if tensors["raw"] is not None:
+        expect_tensor("raw", tensors["raw"], I32, tuple(tensors["slots"].shape))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a length that is over the columns or over what the table holds, or a negative page."""
+    table, slots, page_rows = tensors["table"], tensors["slots"], tensors["page_size"] // tensors["ratio"]
+    expect_range("lens", tensors["lens"].long(), 0, min(slots.shape[1], table.shape[1] * page_rows) + 1)
+    used = torch.arange(table.shape[1], device=table.device) * page_rows < tensors["lens"][:, None]
+    expect_range("table", torch.where(used, table.long(), 0), 0, 2**31 // page_rows)
+
+
 @triton.jit
 def _fill_compressed_indices(
     table_ptr,
@@ -105,32 +128,8 @@ def _fill_compressed_indices(
         tl.store(raw_ptr + row * columns + column, tl.where(live, column, -1), mask=inside)
 
 
-def expect_arguments(tensors: Tensors) -> None:
-    """Raise a ValueError that names the first argument which does not fit the others."""
-    ratio, page_size = tensors["ratio"], tensors["page_size"]
-    expect_one_of("ratio", ratio, (1, 2, 4, 128))
-    expect_page_size(page_size)
-    if page_size < ratio:
-        raise ValueError(f"page_size: {page_size}, expected at least the ratio, {ratio}")
-    expect_tensor("lens", tensors["lens"], I32, ("rows",))
-    rows = tensors["lens"].shape[0]
-    expect_tensor("table", tensors["table"], I32, (rows, "pages"), free_strides=1)
-    expect_tensor("slots", tensors["slots"], I32, (rows, "columns"))
-    if tensors["raw"] is not None:
-        expect_tensor("raw", tensors["raw"], I32, tuple(tensors["slots"].shape))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a length that is over the columns or over what the table holds, or a negative page."""
-    table, slots, page_rows = tensors["table"], tensors["slots"], tensors["page_size"] // tensors["ratio"]
-    expect_range("lens", tensors["lens"].long(), 0, min(slots.shape[1], table.shape[1] * page_rows) + 1)
-    used = torch.arange(table.shape[1], device=table.device) * page_rows < tensors["lens"][:, None]
-    expect_range("table", torch.where(used, table.long(), 0), 0, 2**31 // page_rows)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program per row and 512 columns."""
-    expect_arguments(tensors)
     table, slots = tensors["table"], tensors["slots"]
     rows, columns = slots.shape
 
@@ -163,6 +162,7 @@ KERNEL = Kernel(
         Shape((5, 0), columns=8, ratio=128),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(64, 256, 384), cases=("ratio 1", "ratio 2")),
 )

@@ -74,6 +74,21 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(len(ids) * HEAD_DIM, read, len(out) * HEAD_DIM)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or too few rows of output."""
+    ids, out = tensors["ids"], tensors["out"]
+    expect_cache(tensors["cache"], V4, tensors["page_size"])
+    expect_tensor("ids", ids, IDS, ("n",))
+    expect_tensor("out", out, E4M3, ("rows", 1, HEAD_DIM), free_strides=2)
+    if len(out) < len(ids):
+        raise ValueError(f"out: {len(out)} rows, expected at least the {len(ids)} of ids")
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for an id that no slot of the cache has."""
+    expect_range("ids", tensors["ids"], 0, tensors["cache"].shape[0] * tensors["page_size"])
+
+
 @triton.jit
 def _gather_requant(
     cache_ptr,
@@ -95,24 +110,8 @@ def _gather_requant(
     tl.store(out, e4m3_encode(rows.to(tl.float32)), mask=(row < total)[:, None])
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or too few rows of output."""
-    ids, out = tensors["ids"], tensors["out"]
-    expect_cache(tensors["cache"], V4, tensors["page_size"])
-    expect_tensor("ids", ids, IDS, ("n",))
-    expect_tensor("out", out, E4M3, ("rows", 1, HEAD_DIM), free_strides=2)
-    if len(out) < len(ids):
-        raise ValueError(f"out: {len(out)} rows, expected at least the {len(ids)} of ids")
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for an id that no slot of the cache has."""
-    expect_range("ids", tensors["ids"], 0, tensors["cache"].shape[0] * tensors["page_size"])
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Return the launch of the Triton kernel: eight rows a program."""
-    check(tensors)
     cache, ids, out = tensors["cache"], tensors["ids"], tensors["out"].view(torch.uint8)
     count, total = len(ids), len(out)
     constants = paged_constants(V4, tensors["page_size"])
@@ -138,6 +137,7 @@ KERNEL = Kernel(
     outputs={"out": EXACT},
     examples=(Shape(37, 1), Shape(16, 3, page_size=64, id_bits=32), Shape(5, page_size=2)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(4096, 65536, 524288)),
 )

@@ -89,6 +89,24 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=visible, bytes_read=read, bytes_written=4 * tensors["blocks"].numel())
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    expect_page_size(tensors["ratio"], "ratio")
+    expect_page_size(tensors["candidate_block"], "candidate_block")
+    expect_tensor("logits", tensors["logits"], BF16, ("rows", "columns"), free_strides=1)
+    rows = len(tensors["logits"])
+    expect_tensor("positions", tensors["positions"], I64, (rows,))
+    expect_tensor("blocks", tensors["blocks"], I32, (rows, "blocks"), free_strides=1)
+    if tensors["blocks"].shape[1] < 1:
+        raise ValueError("blocks: keeps 0 a row, expected at least 1")
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a row that sees more positions than the logits have columns."""
+    sees_one_more = (tensors["logits"].shape[1] + 1) * tensors["ratio"] - 1  # the first position that does
+    expect_range("positions", tensors["positions"], 0, sees_one_more)
+
+
 @triton.jit
 def _keys(row_ptr, block, columns, newest, SIZE: tl.constexpr):
     column = block[:, None] * SIZE + tl.arange(0, SIZE)[None, :]
@@ -148,27 +166,8 @@ def _index_candidates(
             equal_before += tl.sum(equal)
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
-    expect_page_size(tensors["ratio"], "ratio")
-    expect_page_size(tensors["candidate_block"], "candidate_block")
-    expect_tensor("logits", tensors["logits"], BF16, ("rows", "columns"), free_strides=1)
-    rows = len(tensors["logits"])
-    expect_tensor("positions", tensors["positions"], I64, (rows,))
-    expect_tensor("blocks", tensors["blocks"], I32, (rows, "blocks"), free_strides=1)
-    if tensors["blocks"].shape[1] < 1:
-        raise ValueError("blocks: keeps 0 a row, expected at least 1")
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a row that sees more positions than the logits have columns."""
-    sees_one_more = (tensors["logits"].shape[1] + 1) * tensors["ratio"] - 1  # the first position that does
-    expect_range("positions", tensors["positions"], 0, sees_one_more)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row."""
-    check(tensors)
     logits, blocks, size = tensors["logits"], tensors["blocks"], tensors["candidate_block"]
     rows, columns = logits.shape
     kept = blocks.shape[1]
@@ -207,6 +206,7 @@ KERNEL = Kernel(
         Shape(rows=3, columns=64, blocks=16, ratio=1, last=60),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, case: Shape(rows, 32768, 2048, 1, 32767), rows=(1024, 4096)),
 )

@@ -104,6 +104,26 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=24 * live * INDEX_DIM, bytes_read=read, bytes_written=live * INDEX_K.row_bytes)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride, page size or ratio."""
+    rows = len(tensors["k"])
+    expect_cache(tensors["cache"], INDEX_K, tensors["page_size"])
+    expect_tensor("k", tensors["k"], BF16, ("n", INDEX_DIM), free_strides=1)
+    expect_tensor("weight", tensors["weight"], BF16, (INDEX_DIM,))
+    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
+    expect_tensor("positions", tensors["positions"], IDS, (rows,))
+    expect_tensor("loc", tensors["loc"], IDS, (rows,))
+    expect_page_size(tensors["ratio"], "ratio")
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a slot outside the cache, or a group outside the table of a row that has a slot."""
+    loc, positions = tensors["loc"], tensors["positions"]
+    expect_range("loc", loc.clamp(min=0), 0, tensors["cache"].shape[0] * tensors["page_size"])
+    first = (positions - positions % tensors["ratio"]).where(loc > 0, 0)
+    expect_range("positions", first, 0, len(tensors["freqs"]))
+
+
 @triton.jit
 def _store_keys(
     k_ptr,
@@ -198,29 +218,8 @@ def _index_key(
             )
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape, stride, page size or ratio."""
-    rows = len(tensors["k"])
-    expect_cache(tensors["cache"], INDEX_K, tensors["page_size"])
-    expect_tensor("k", tensors["k"], BF16, ("n", INDEX_DIM), free_strides=1)
-    expect_tensor("weight", tensors["weight"], BF16, (INDEX_DIM,))
-    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
-    expect_tensor("positions", tensors["positions"], IDS, (rows,))
-    expect_tensor("loc", tensors["loc"], IDS, (rows,))
-    expect_page_size(tensors["ratio"], "ratio")
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a slot outside the cache, or a group outside the table of a row that has a slot."""
-    loc, positions = tensors["loc"], tensors["positions"]
-    expect_range("loc", loc.clamp(min=0), 0, tensors["cache"].shape[0] * tensors["page_size"])
-    first = (positions - positions % tensors["ratio"]).where(loc > 0, 0)
-    expect_range("positions", first, 0, len(tensors["freqs"]))
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch programs of one warp."""
-    check(tensors)
     k, ratio, page_size = tensors["k"], tensors["ratio"], tensors["page_size"]
     count = k.shape[0]
     rows = 1 if ratio != 2 and count < FEW_ROWS else 4
@@ -268,6 +267,7 @@ KERNEL = Kernel(
     },
     examples=(Shape(9, 2, 2, 64), Shape(5, 0, 1, 128)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(1024, 8192, 65536), cases=("ratio 1", "ratio 2")),
 )

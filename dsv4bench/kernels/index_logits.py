@@ -151,6 +151,30 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(2 * INDEX_DIM * q.shape[1] * int(scored.sum()), bytes_read=read, bytes_written=2 * logits.numel())
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    arguments.expect_page_size(tensors["ratio"], "ratio")
+    arguments.expect_cache(tensors["cache"], INDEX_K, tensors["page_size"])
+    arguments.expect_tensor("q", tensors["q"], arguments.BF16, ("rows", "heads", INDEX_DIM))
+    rows, heads, _ = tensors["q"].shape
+    arguments.expect_tensor("weights", tensors["weights"], arguments.BF16, (rows, heads))
+    arguments.expect_tensor("page_table", tensors["page_table"], arguments.I32, ("requests", "pages"))
+    for name in ("req", "positions"):
+        arguments.expect_tensor(name, tensors[name], arguments.I64, (rows,))
+    arguments.expect_candidates(tensors["candidates"], rows, tensors["candidate_block"])
+    arguments.expect_tensor("logits", tensors["logits"], arguments.BF16, (rows, "columns"))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a request or position outside the page table, a page outside the cache, or a block."""
+    requests, pages = tensors["page_table"].shape
+    slots = len(tensors["cache"]) * tensors["page_size"]
+    arguments.expect_range("req", tensors["req"], 0, requests)
+    arguments.expect_range("positions", tensors["positions"], 0, pages * FULL_PAGE)
+    arguments.expect_range("page_table", tensors["page_table"], 0, slots * tensors["ratio"] // FULL_PAGE)
+    arguments.expect_candidate_ids(tensors["candidates"], tensors["candidate_block"])
+
+
 @triton.jit
 def _index_logits(
     q_ptr,
@@ -220,33 +244,8 @@ def _index_logits(
             current = tl.min(tl.where(live & (req > current), req, NOBODY))
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
-    arguments.expect_page_size(tensors["ratio"], "ratio")
-    arguments.expect_cache(tensors["cache"], INDEX_K, tensors["page_size"])
-    arguments.expect_tensor("q", tensors["q"], arguments.BF16, ("rows", "heads", INDEX_DIM))
-    rows, heads, _ = tensors["q"].shape
-    arguments.expect_tensor("weights", tensors["weights"], arguments.BF16, (rows, heads))
-    arguments.expect_tensor("page_table", tensors["page_table"], arguments.I32, ("requests", "pages"))
-    for name in ("req", "positions"):
-        arguments.expect_tensor(name, tensors[name], arguments.I64, (rows,))
-    arguments.expect_candidates(tensors["candidates"], rows, tensors["candidate_block"])
-    arguments.expect_tensor("logits", tensors["logits"], arguments.BF16, (rows, "columns"))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a request or position outside the page table, a page outside the cache, or a block."""
-    requests, pages = tensors["page_table"].shape
-    slots = len(tensors["cache"]) * tensors["page_size"]
-    arguments.expect_range("req", tensors["req"], 0, requests)
-    arguments.expect_range("positions", tensors["positions"], 0, pages * FULL_PAGE)
-    arguments.expect_range("page_table", tensors["page_table"], 0, slots * tensors["ratio"] // FULL_PAGE)
-    arguments.expect_candidate_ids(tensors["candidates"], tensors["candidate_block"])
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch a program per 16 rows, or per row with candidates, and 128 columns of `logits`, whatever its data."""
-    check(tensors)
     names = ("q", "weights", "cache", "page_table", "req", "positions", "candidates", "logits")
     rows, heads, _ = tensors["q"].shape
     candidates, columns = tensors["candidates"], tensors["logits"].shape[1]
@@ -295,6 +294,7 @@ KERNEL = Kernel(
         Shape(((500, 3), (0, 1)), heads=4, ratio=2, blocks=20),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(64, 256, 2048), cases=("8 K", "64 K", "two-level"), cpu_rows=4),
 )

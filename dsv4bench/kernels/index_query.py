@@ -90,6 +90,22 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=10 * values, bytes_read=read, bytes_written=2 * values)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    expect_tensor("q", tensors["q"], BF16, ("rows", "heads", INDEX_DIM), free_strides=2)
+    rows, heads, _ = tensors["q"].shape
+    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
+    expect_tensor("positions", tensors["positions"], I64, (rows,))
+    expect_tensor("weights_raw", tensors["weights_raw"], BF16, (rows, heads), free_strides=1)
+    expect_tensor("out", tensors["out"], BF16, (rows, heads, INDEX_DIM), free_strides=2)
+    expect_tensor("weights", tensors["weights"], BF16, (rows, heads), free_strides=1)
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a position outside the table."""
+    expect_range("positions", tensors["positions"], 0, len(tensors["freqs"]))
+
+
 @triton.jit
 def _index_query(
     q_ptr,
@@ -124,25 +140,8 @@ def _index_query(
     tl.store(weights_ptr + row * weights_stride + head, (raw * scale).to(tl.bfloat16), mask=live)
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
-    expect_tensor("q", tensors["q"], BF16, ("rows", "heads", INDEX_DIM), free_strides=2)
-    rows, heads, _ = tensors["q"].shape
-    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
-    expect_tensor("positions", tensors["positions"], I64, (rows,))
-    expect_tensor("weights_raw", tensors["weights_raw"], BF16, (rows, heads), free_strides=1)
-    expect_tensor("out", tensors["out"], BF16, (rows, heads, INDEX_DIM), free_strides=2)
-    expect_tensor("weights", tensors["weights"], BF16, (rows, heads), free_strides=1)
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a position outside the table."""
-    expect_range("positions", tensors["positions"], 0, len(tensors["freqs"]))
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program per 16 heads."""
-    check(tensors)
     q, out, raw, weights = tensors["q"], tensors["out"], tensors["weights_raw"], tensors["weights"]
     rows, heads, _ = q.shape
 
@@ -178,6 +177,7 @@ KERNEL = Kernel(
     outputs={"out": Tolerance(share=0.999, because="an FMA rounds twice in the interpreter"), "weights": EXACT},
     examples=(Shape(5, 4), Shape(2, 32), Shape(1, 3)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, case: Shape(rows, 32), rows=(1024, 8192)),
 )

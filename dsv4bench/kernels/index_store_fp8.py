@@ -66,15 +66,6 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(2 * rows * INDEX_DIM, read, rows * INDEX_K_FP8.row_bytes)
 
 
-@triton.jit
-def _index_store_fp8(x_ptr, x_stride, loc_ptr, cache_ptr, count, PAGE_SIZE: tl.constexpr, ROWS: tl.constexpr):
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    inside = rows < count
-    slots = tl.load(loc_ptr + rows, mask=inside, other=0)
-    payload, scales = quantise_index_fp8(load_rows(x_ptr, rows, x_stride, inside, WIDTH))
-    store_index_fp8_rows(cache_ptr, slots, inside, payload, scales, PAGE_SIZE)
-
-
 def check(tensors: Tensors) -> None:
     """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
     expect_cache(tensors["cache"], INDEX_K_FP8, tensors["page_size"])
@@ -87,9 +78,17 @@ def check_values(tensors: Tensors) -> None:
     expect_range("loc", tensors["loc"], 0, tensors["cache"].shape[0] * tensors["page_size"])
 
 
+@triton.jit
+def _index_store_fp8(x_ptr, x_stride, loc_ptr, cache_ptr, count, PAGE_SIZE: tl.constexpr, ROWS: tl.constexpr):
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = rows < count
+    slots = tl.load(loc_ptr + rows, mask=inside, other=0)
+    payload, scales = quantise_index_fp8(load_rows(x_ptr, rows, x_stride, inside, WIDTH))
+    store_index_fp8_rows(cache_ptr, slots, inside, payload, scales, PAGE_SIZE)
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Launch one warp for every four rows."""
-    check(tensors)
     x, loc, cache, page_size = (tensors[name] for name in ("x", "loc", "cache", "page_size"))
     count = len(x)
     grid = (triton.cdiv(count, PROGRAM_ROWS),)
@@ -111,6 +110,7 @@ KERNEL = Kernel(
     outputs={"cache": EXACT},
     examples=(Shape(11, 64), Shape(9, 4, id_bits=32)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, case: Shape(rows, page_size=64), rows=(1024, 8192, 65536)),
 )

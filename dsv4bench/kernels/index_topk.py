@@ -91,6 +91,24 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=logits.numel(), bytes_read=read, bytes_written=4 * tensors["raw"].numel())
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    candidates, topk, size = tensors["candidates"], tensors["topk"], tensors["candidate_block"]
+    if topk < 1:
+        raise ValueError(f"topk: {topk}, expected at least 1")
+    expect_tensor("logits", tensors["logits"], BF16, ("rows", "columns"), free_strides=1)
+    rows, columns = tensors["logits"].shape
+    expect_tensor("raw", tensors["raw"], I32, (rows, topk), free_strides=1)
+    expect_candidates(candidates, rows, size)
+    if candidates is not None:
+        expect_at_most("columns of logits", columns, size * candidates.shape[1], "so many have the candidate blocks")
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a candidate block with a position that i32 cannot hold; -1 is none."""
+    expect_candidate_ids(tensors["candidates"], tensors["candidate_block"])
+
+
 @triton.jit
 def _keys(row_ptr, column, columns):
     return order_key(tl.load(row_ptr + column, mask=column < columns, other=float("-inf")))
@@ -147,27 +165,8 @@ def _index_topk(
     tl.store(raw_ptr + row * raw_stride + slot, tl.full((TOPK_BLOCK,), -1, tl.int32), mask=unused)
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
-    candidates, topk, size = tensors["candidates"], tensors["topk"], tensors["candidate_block"]
-    if topk < 1:
-        raise ValueError(f"topk: {topk}, expected at least 1")
-    expect_tensor("logits", tensors["logits"], BF16, ("rows", "columns"), free_strides=1)
-    rows, columns = tensors["logits"].shape
-    expect_tensor("raw", tensors["raw"], I32, (rows, topk), free_strides=1)
-    expect_candidates(candidates, rows, size)
-    if candidates is not None:
-        expect_at_most("columns of logits", columns, size * candidates.shape[1], "so many have the candidate blocks")
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a candidate block with a position that i32 cannot hold; -1 is none."""
-    expect_candidate_ids(tensors["candidates"], tensors["candidate_block"])
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row, which walks over its columns in blocks of at most 4096."""
-    check(tensors)
     logits, candidates, raw = tensors["logits"], tensors["candidates"], tensors["raw"]
     rows, columns = logits.shape
     topk = tensors["topk"]
@@ -206,6 +205,7 @@ KERNEL = Kernel(
         Shape(rows=2, columns=16, topk=32),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, case: Shape(rows, 8192, 512), rows=(1024, 8192)),
 )

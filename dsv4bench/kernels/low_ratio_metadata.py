@@ -88,6 +88,27 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=6 * rows, bytes_read=rows * (seq_lens.element_size() + loc.element_size()), bytes_written=written)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride, or no top-k."""
+    topk = tensors["topk"]
+    if topk < 1:
+        raise ValueError(f"topk: {topk}, expected at least 1")
+    expect_tensor("seq_lens", tensors["seq_lens"], IDS, ("rows",))
+    rows = tensors["seq_lens"].shape[0]
+    expect_tensor("loc", tensors["loc"], IDS, (rows,))
+    for ratio in RATIOS:
+        expect_tensor(f"r{ratio}_loc", tensors[f"r{ratio}_loc"], I64, (rows,))
+        expect_tensor(f"r{ratio}_lens", tensors[f"r{ratio}_lens"], I32, (rows,))
+        expect_tensor(f"r{ratio}_sparse_lens", tensors[f"r{ratio}_sparse_lens"], I32, (rows,))
+        expect_tensor(f"r{ratio}_pages", tensors[f"r{ratio}_pages"], I32, (rows, width(topk)))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a negative length or slot."""
+    expect_range("seq_lens", tensors["seq_lens"].long(), 0, 2**31)
+    expect_range("loc", tensors["loc"].long(), 0, 2**62)
+
+
 @triton.jit
 def _low_ratio_metadata(
     seq_lens_ptr,
@@ -132,30 +153,8 @@ def _low_ratio_metadata(
         tl.store(r2_pages_ptr + row * WIDTH + column, absent, mask=column < WIDTH)
 
 
-def expect_arguments(tensors: Tensors) -> None:
-    """Raise a ValueError that names the first argument which does not fit the others."""
-    topk = tensors["topk"]
-    if topk < 1:
-        raise ValueError(f"topk: {topk}, expected at least 1")
-    expect_tensor("seq_lens", tensors["seq_lens"], IDS, ("rows",))
-    rows = tensors["seq_lens"].shape[0]
-    expect_tensor("loc", tensors["loc"], IDS, (rows,))
-    for ratio in RATIOS:
-        expect_tensor(f"r{ratio}_loc", tensors[f"r{ratio}_loc"], I64, (rows,))
-        expect_tensor(f"r{ratio}_lens", tensors[f"r{ratio}_lens"], I32, (rows,))
-        expect_tensor(f"r{ratio}_sparse_lens", tensors[f"r{ratio}_sparse_lens"], I32, (rows,))
-        expect_tensor(f"r{ratio}_pages", tensors[f"r{ratio}_pages"], I32, (rows, width(topk)))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a negative length or slot."""
-    expect_range("seq_lens", tensors["seq_lens"].long(), 0, 2**31)
-    expect_range("loc", tensors["loc"].long(), 0, 2**62)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch a warp per row of page indices, and before them one per 32 rows of slots and lengths."""
-    expect_arguments(tensors)
     rows, columns = tensors["r1_pages"].shape
     apart = triton.cdiv(rows, PROGRAM_ROWS)
     made = [tensors[f"r{ratio}_{part}"] for ratio in RATIOS for part in PARTS]
@@ -189,6 +188,7 @@ KERNEL = Kernel(
         Shape((4, 129), topk=100, ids=torch.int32),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, case: Shape(tuple(range(1000, 1000 + rows)), topk=512), rows=(64, 256, 384)),
 )

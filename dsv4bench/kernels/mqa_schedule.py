@@ -75,6 +75,21 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=rows, bytes_read=4 * rows, bytes_written=4 * schedule.numel())
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or too few or many SMs."""
+    lens, num_sm = tensors["lens"], tensors["num_sm"]
+    if not 1 <= num_sm <= MOST_SMS:
+        raise ValueError(f"num_sm: {num_sm}, expected 1 to {MOST_SMS}")
+    expect_one_of("page_size", tensors["page_size"], (64, 128))
+    expect_tensor("lens", lens, I32, ("rows", 1) if lens.dim() == 2 else ("rows",))
+    expect_tensor("schedule", tensors["schedule"], I32, (num_sm + 1, 2))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a negative length, or one that is no 32-bit count of whole units."""
+    expect_range("lens", tensors["lens"].long(), 0, 2**31 - SPLIT + 1)
+
+
 @triton.jit
 def _units(lens_ptr, row, batch):
     """Return the units of work of rows [n], 0 past the last row."""
@@ -104,24 +119,8 @@ def _mqa_schedule(lens_ptr, batch, schedule_ptr, num_sm, GROUPS: tl.constexpr, E
     tl.store(schedule_ptr + 2 * sm + 1, target - start)
 
 
-def expect_arguments(tensors: Tensors) -> None:
-    """Raise a ValueError that names the first argument which does not fit the others."""
-    lens, num_sm = tensors["lens"], tensors["num_sm"]
-    if not 1 <= num_sm <= MOST_SMS:
-        raise ValueError(f"num_sm: {num_sm}, expected 1 to {MOST_SMS}")
-    expect_one_of("page_size", tensors["page_size"], (64, 128))
-    expect_tensor("lens", lens, I32, ("rows", 1) if lens.dim() == 2 else ("rows",))
-    expect_tensor("schedule", tensors["schedule"], I32, (num_sm + 1, 2))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a negative length, or one that is no 32-bit count of whole units."""
-    expect_range("lens", tensors["lens"].long(), 0, 2**31 - SPLIT + 1)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program per SM of the schedule; each adds up all the rows itself."""
-    expect_arguments(tensors)
     lens, num_sm = tensors["lens"], tensors["num_sm"]
     rows = lens.numel()
     each = triton.next_power_of_2(max(1, triton.cdiv(rows, GROUPS)))
@@ -153,6 +152,7 @@ KERNEL = Kernel(
         Shape(2_049, 5_000, num_sm=3),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, case: Shape(rows, 65536, num_sm=132), rows=(64, 256, 2048, 8192)),
 )

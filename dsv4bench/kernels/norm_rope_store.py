@@ -101,6 +101,24 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(rows * (HEAD_DIM * 5 + ROPE_DIM * 3), read, rows * tensors["layout"].used_bytes)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
+    rows = len(tensors["kv"])
+    expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
+    expect_tensor("kv", tensors["kv"], BF16, ("n", HEAD_DIM), free_strides=1)
+    expect_tensor("weight", tensors["weight"], BF16, (HEAD_DIM,))
+    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
+    expect_tensor("positions", tensors["positions"], IDS, (rows,))
+    expect_tensor("loc", tensors["loc"], IDS, (rows,))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a slot outside the cache, or a position outside the table of a row that has a slot."""
+    loc = tensors["loc"]
+    expect_range("loc", loc.clamp(min=0), 0, tensors["cache"].shape[0] * tensors["page_size"])
+    expect_range("positions", tensors["positions"].where(loc >= 0, 0), 0, len(tensors["freqs"]))
+
+
 @triton.jit
 def _norm_rope_store(
     kv_ptr,
@@ -141,27 +159,8 @@ def _norm_rope_store(
             store_rows(cache_ptr, slot + one, live, y, LAYOUT, PAGE_SIZE, PAGE_BYTES)
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
-    rows = len(tensors["kv"])
-    expect_cache(tensors["cache"], tensors["layout"], tensors["page_size"])
-    expect_tensor("kv", tensors["kv"], BF16, ("n", HEAD_DIM), free_strides=1)
-    expect_tensor("weight", tensors["weight"], BF16, (HEAD_DIM,))
-    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
-    expect_tensor("positions", tensors["positions"], IDS, (rows,))
-    expect_tensor("loc", tensors["loc"], IDS, (rows,))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a slot outside the cache, or a position outside the table of a row that has a slot."""
-    loc = tensors["loc"]
-    expect_range("loc", loc.clamp(min=0), 0, tensors["cache"].shape[0] * tensors["page_size"])
-    expect_range("positions", tensors["positions"].where(loc >= 0, 0), 0, len(tensors["freqs"]))
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Return the launch of the Triton kernel, of programs of one warp."""
-    check(tensors)
     kv, weight, eps, cache, layout = (tensors[name] for name in ("kv", "weight", "eps", "cache", "layout"))
     freqs, positions, loc = tensors["freqs"], tensors["positions"], tensors["loc"]
     rows = kv.shape[0]
@@ -208,6 +207,7 @@ KERNEL = Kernel(
         Shape(9, "uniform", page_size=64, skip_every=4),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, layout: Shape(rows, layout, whole_pages=True), (1024, 8192, 65536), ("v4", "v41", "fp4")),
 )

@@ -89,6 +89,31 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=rows * (pages + 2), bytes_read=read, bytes_written=4 * rows * (pages + 3))
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or a number below 1."""
+    req_to_token, page_size = tensors["req_to_token"], tensors["page_size"]
+    expect_page_size(page_size)
+    expect_at_least("max_seq_len", tensors["max_seq_len"], 1)
+    expect_at_least("window", tensors["window"], 1)
+    pages = -(-tensors["max_seq_len"] // page_size)
+    expect_tensor("req_to_token", req_to_token, I32, ("requests", "tokens"), free_strides=1)
+    expect_tensor("seq_lens", tensors["seq_lens"], IDS, ("rows",))
+    rows = len(tensors["seq_lens"])
+    expect_tensor("req", tensors["req"], IDS, (rows,))
+    for name in ("lens", "positions", "swa_lens"):
+        expect_tensor(name, tensors[name], I32, (rows,))
+    expect_tensor("table", tensors["table"], I32, (rows, pages))
+    if req_to_token.shape[1] <= (pages - 1) * page_size:
+        tokens, need = req_to_token.shape[1], (pages - 1) * page_size
+        raise ValueError(f"req_to_token: {tokens} tokens a request, expected more than {need}: it has {pages} pages")
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a row of no request, and for a length outside 1 to max_seq_len."""
+    expect_range("req", tensors["req"], 0, tensors["req_to_token"].shape[0])
+    expect_range("seq_lens", tensors["seq_lens"], 1, tensors["max_seq_len"] + 1)
+
+
 @triton.jit
 def _page_table_positions(
     req_to_token_ptr,
@@ -118,34 +143,8 @@ def _page_table_positions(
     tl.store(table_ptr + row * pages + page, slot >> PAGE_BITS, mask=inside)
 
 
-def expect_arguments(tensors: Tensors) -> None:
-    """Raise a ValueError that names the first argument which does not fit the others."""
-    req_to_token, page_size = tensors["req_to_token"], tensors["page_size"]
-    rows = tensors["seq_lens"].shape[0] if tensors["seq_lens"].dim() else "rows"
-    expect_page_size(page_size)
-    expect_at_least("max_seq_len", tensors["max_seq_len"], 1)
-    expect_at_least("window", tensors["window"], 1)
-    pages = -(-tensors["max_seq_len"] // page_size)
-    expect_tensor("req_to_token", req_to_token, I32, ("requests", "tokens"), free_strides=1)
-    expect_tensor("seq_lens", tensors["seq_lens"], IDS, ("rows",))
-    expect_tensor("req", tensors["req"], IDS, (rows,))
-    for name in ("lens", "positions", "swa_lens"):
-        expect_tensor(name, tensors[name], I32, (rows,))
-    expect_tensor("table", tensors["table"], I32, (rows, pages))
-    if req_to_token.shape[1] <= (pages - 1) * page_size:
-        tokens, need = req_to_token.shape[1], (pages - 1) * page_size
-        raise ValueError(f"req_to_token: {tokens} tokens a request, expected more than {need}: it has {pages} pages")
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a row of no request, and for a length outside 1 to max_seq_len."""
-    expect_range("req", tensors["req"], 0, tensors["req_to_token"].shape[0])
-    expect_range("seq_lens", tensors["seq_lens"], 1, tensors["max_seq_len"] + 1)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program per row and 256 pages."""
-    expect_arguments(tensors)
     req_to_token, table = tensors["req_to_token"], tensors["table"]
     rows, pages = table.shape
     grid = (rows, max(1, triton.cdiv(pages, PAGES_PER_PROGRAM)))
@@ -189,6 +188,7 @@ KERNEL = Kernel(
         Shape((1200,), page_size=4),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(64, 256, 384), cases=("decode", "verify 4")),
 )

@@ -118,6 +118,10 @@ def _decoded(
     return rows[place], valid
 
 
+def _present(tensors: Tensors) -> list[str]:
+    return [part for part in ("main", "extra") if tensors[part] is not None]
+
+
 def cost(tensors: Tensors) -> Cost:
     """Count 2 * (512 + 512) FLOPs per head and valid slot; each slot that is named, query, table and output once."""
     q, flops, read = tensors["q"], 0, 2 * tensors["q"].numel() + 4 * tensors["sink"].numel()
@@ -128,6 +132,25 @@ def cost(tensors: Tensors) -> Cost:
         read += slots[valid].unique().numel() * tensors[f"{part}_layout"].used_bytes
         read += 4 * (int(lens.clamp(max=slots.shape[1]).sum()) + lens.numel())
     return Cost(flops, bytes_read=read, bytes_written=2 * tensors["out"].numel())
+
+
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size."""
+    q = tensors["q"]
+    expect_tensor("q", q, BF16, ("rows", "heads", HEAD_DIM), free_strides=2)
+    expect_tensor("out", tensors["out"], BF16, tuple(q.shape), free_strides=2)
+    expect_tensor("sink", tensors["sink"], F32, (q.shape[1],))
+    for part in _present(tensors):
+        expect_cache(tensors[part], tensors[f"{part}_layout"], tensors[f"{part}_page_size"], part)
+        expect_tensor(f"{part}_slots", tensors[f"{part}_slots"], I32, (q.shape[0], "columns"), free_strides=1)
+        expect_tensor(f"{part}_lens", tensors[f"{part}_lens"], I32, (q.shape[0],))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise ValueError for a slot outside its cache or a length over its table's columns."""
+    for part in _present(tensors):
+        expect_range(f"{part}_slots", tensors[f"{part}_slots"], -1, len(tensors[part]) * tensors[f"{part}_page_size"])
+        expect_range(f"{part}_lens", tensors[f"{part}_lens"], 0, tensors[f"{part}_slots"].shape[1] + 1)
 
 
 @triton.jit
@@ -210,29 +233,6 @@ def _paged_attention(
     tl.store(out_at, attended(highest, total, acc, sink), mask=live[:, None])
 
 
-def _check(tensors: Tensors) -> None:
-    q = tensors["q"]
-    expect_tensor("q", q, BF16, ("rows", "heads", HEAD_DIM), free_strides=2)
-    expect_tensor("out", tensors["out"], BF16, tuple(q.shape), free_strides=2)
-    expect_tensor("sink", tensors["sink"], F32, (q.shape[1],))
-    for part in _present(tensors):
-        expect_cache(tensors[part], tensors[f"{part}_layout"], tensors[f"{part}_page_size"], part)
-        expect_tensor(f"{part}_slots", tensors[f"{part}_slots"], I32, (q.shape[0], "columns"), free_strides=1)
-        expect_tensor(f"{part}_lens", tensors[f"{part}_lens"], I32, (q.shape[0],))
-
-
-def _present(tensors: Tensors) -> list[str]:
-    return [part for part in ("main", "extra") if tensors[part] is not None]
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise ValueError for a slot outside its cache or a length over its table's columns."""
-    for part in _present(tensors):
-        slots, cache = tensors[f"{part}_slots"], tensors[part]
-        expect_range(f"{part}_slots", slots, -1, cache.shape[0] * tensors[f"{part}_page_size"])
-        expect_range(f"{part}_lens", tensors[f"{part}_lens"], 0, slots.shape[1] + 1)
-
-
 def _constants(tensors: Tensors, part: str) -> dict[str, str | int]:
     layout, page_size, name = tensors[f"{part}_layout"], tensors[f"{part}_page_size"], part.upper()
     values = ("", 1, 1) if tensors[part] is None else (layout.name, page_size, layout.page_bytes(page_size))
@@ -248,7 +248,6 @@ def _pointers(tensors: Tensors, part: str) -> tuple[Any, ...]:
 
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program per query row and 64 heads, main cache first; fewer than 16 heads are padded to 16."""
-    _check(tensors)
     q, out = tensors["q"], tensors["out"]
     rows, heads, _ = q.shape
     block_heads = min(64, max(16, triton.next_power_of_2(heads)))
@@ -295,6 +294,7 @@ KERNEL = Kernel(
         Shape(1, 16, "uniform", "uniform", window=64, topk=32, scanned=(0, 30)),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(64, 256, 1024), cases=("v4", "v41", "v41+fp4"), cpu_rows=8),
 )

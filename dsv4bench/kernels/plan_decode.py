@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.arguments import I64, U8, expect_range, expect_tensor
-from dsv4bench.kernels.compress_plan import PLAN_D_BYTES, decode_records, record_words
+from dsv4bench.kernels.arguments import I64, expect_range, expect_tensor
+from dsv4bench.kernels.compress_plan import PLAN_D_BYTES, decode_records, expect_records
 from dsv4bench.kernels.compress_ring import StateRing, paged_tables, state_rows
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
@@ -59,19 +59,27 @@ def reference(
     plan_d.copy_(decode_records(ring, req_pool_indices, req_to_token, full_to_state, seq_lens))
 
 
+def cost(tensors: Tensors) -> Cost:
+    """Count two numbers of a request read, both tables at its two places, and its record written."""
+    batch = len(tensors["seq_lens"])
+    read = (2 * 8 + (0 if tensors["ring"].by_request else 2 * 12)) * batch
+    return Cost(flops=0, bytes_read=read, bytes_written=tensors["plan_d"].numel())
+
+
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    req = tensors["req_pool_indices"]
+    tensors["ring"].expect_tables(req, tensors["req_to_token"], tensors["full_to_state"])
+    expect_tensor("seq_lens", tensors["seq_lens"], I64, (len(req),))
+    expect_records("plan_d", tensors["plan_d"], len(req), PLAN_D_BYTES)
+
+
 def check_values(tensors: Tensors) -> None:
     """Raise unless every request has a token, and the tokens that are looked up lie in the tables."""
     ring, req, seq_lens = tensors["ring"], tensors["req_pool_indices"], tensors["seq_lens"]
     expect_range("seq_lens", seq_lens, 1, 2**31)
     for position in (seq_lens - 1, (seq_lens - 1 - ring.ratio).clamp(min=0)):
         ring.expect_positions(req, position, tensors["req_to_token"], tensors["full_to_state"])
-
-
-def cost(tensors: Tensors) -> Cost:
-    """Count two numbers of a request read, both tables at its two places, and its record written."""
-    batch = len(tensors["seq_lens"])
-    read = (2 * 8 + (0 if tensors["ring"].by_request else 2 * 12)) * batch
-    return Cost(flops=0, bytes_read=read, bytes_written=tensors["plan_d"].numel())
 
 
 @triton.jit
@@ -107,12 +115,8 @@ def _plan_decode(
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program for 128 requests."""
     ring, req, table = tensors["ring"], tensors["req_pool_indices"], tensors["req_to_token"]
-    states, seq_lens, plan_d = tensors["full_to_state"], tensors["seq_lens"], tensors["plan_d"]
+    states, seq_lens, words = tensors["full_to_state"], tensors["seq_lens"], tensors["plan_d"].view(torch.int32)
     batch = len(req)
-    ring.expect_tables(req, table, states)
-    expect_tensor("seq_lens", seq_lens, I64, (batch,))
-    expect_tensor("plan_d", plan_d, U8, (batch, PLAN_D_BYTES))
-    words = record_words("plan_d", plan_d)
 
     def call() -> None:
         if batch:
@@ -149,6 +153,7 @@ KERNEL = Kernel(
         Shape(tuple(range(1, 140)), StateRing(4, 16, 64, request_ring=True)),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(64, 1024), cases=tuple(BENCH_RINGS)),
 )

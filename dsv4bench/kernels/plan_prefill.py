@@ -19,24 +19,24 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.arguments import I64, U8, expect_at_most, expect_tensor
+from dsv4bench.kernels.arguments import I64, expect_at_most, expect_tensor
 from dsv4bench.kernels.compress_plan import (
     PLAN_C_BYTES,
     PLAN_W_BYTES,
     compressing,
     expect_lengths,
     expect_prefill_sizes,
+    expect_records,
     kept,
     new_tokens,
     padded,
     prefill_records,
-    record_words,
 )
 from dsv4bench.kernels.compress_ring import StateRing, paged_tables, state_rows
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
-MAX_BATCH = 1024  # upstream's planner on the device takes no more
+MAX_BATCH = 1024  # of the kernel, not of the reference; upstream's planner on the device takes no more
 BLOCK_TOKENS = 32  # one a lane of a warp, and one a bit of a word
 WARP_REQUESTS = 128
 FEW_PROGRAMS = 512  # fewer leave most of a GPU idle, and more warps then make each of them quicker
@@ -88,11 +88,31 @@ def reference(
     plan_w.copy_(padded(found[1], len(plan_w)))
 
 
+def cost(tensors: Tensors) -> Cost:
+    """Count each request's numbers read once, both tables once a planned place, and every record written once."""
+    ring, seq_lens = tensors["ring"], tensors["seq_lens"]
+    tokens = new_tokens(seq_lens, tensors["extend_lens"])
+    events = compressing(ring, tokens)
+    places = len(kept(ring, tokens, seq_lens).place) + 2 * int((events.place < ring.window - 1).sum())
+    read = 3 * 8 * len(seq_lens) + (0 if ring.by_request else 12 * places)
+    return Cost(flops=0, bytes_read=read, bytes_written=tensors["plan_c"].numel() + tensors["plan_w"].numel())
+
+
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride, or a batch that a u16 cannot number."""
+    req, plan_c = tensors["req_pool_indices"], tensors["plan_c"]
+    tensors["ring"].expect_tables(req, tensors["req_to_token"], tensors["full_to_state"])
+    for name in ("seq_lens", "extend_lens"):
+        expect_tensor(name, tensors[name], I64, (len(req),))
+    expect_records("plan_c", plan_c, "num_q", PLAN_C_BYTES)
+    expect_records("plan_w", tensors["plan_w"], len(plan_c), PLAN_W_BYTES)
+    expect_prefill_sizes(len(req), len(plan_c))
+
+
 def check_values(tensors: Tensors) -> None:
     """Raise unless every length fits its request and the batch, and all tokens that are looked up lie in the tables."""
-    ring, req, seq_lens, extend_lens = (
-        tensors[name] for name in ("ring", "req_pool_indices", "seq_lens", "extend_lens")
-    )
+    ring, req = tensors["ring"], tensors["req_pool_indices"]
+    seq_lens, extend_lens = tensors["seq_lens"], tensors["extend_lens"]
     expect_lengths(seq_lens, extend_lens)
     rows = len(tensors["plan_c"])
     expect_at_most("extend_lens", int(extend_lens.sum()), rows, "tokens in all, against rows of the plans")
@@ -102,17 +122,6 @@ def check_values(tensors: Tensors) -> None:
     before = (readers.position - ring.ratio).clamp(min=0)
     for found, position in ((readers, before), (readers, readers.position), (writes, writes.position)):
         ring.expect_positions(req[found.request], position, tensors["req_to_token"], tensors["full_to_state"])
-
-
-def cost(tensors: Tensors) -> Cost:
-    """Count each request's numbers read once, both tables once a planned place, and every record written once."""
-    ring, seq_lens = tensors["ring"], tensors["seq_lens"]
-    tokens = new_tokens(seq_lens, tensors["extend_lens"])
-    events = compressing(ring, tokens)
-    places = len(kept(ring, tokens, seq_lens).place) + 2 * int((events.place < ring.window - 1).sum())
-    read = 3 * 8 * len(seq_lens) + (0 if ring.by_request else 12 * places)
-    written = tensors["plan_c"].numel() + tensors["plan_w"].numel()
-    return Cost(flops=0, bytes_read=read, bytes_written=written)
 
 
 @triton.jit
@@ -240,17 +249,11 @@ def _store_w(plan_ptr, row, live, ragged_id, write_row, WIDE: tl.constexpr):
 
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program for 32 rows of the batch; each sums up all requests, at most 1 024."""
-    ring, req, table, states = (tensors[name] for name in ("ring", "req_pool_indices", "req_to_token", "full_to_state"))
-    seq_lens, extend_lens, plan_c, plan_w = (tensors[name] for name in ("seq_lens", "extend_lens", "plan_c", "plan_w"))
-    batch, num_q = len(req), len(plan_c)
-    ring.expect_tables(req, table, states)
-    expect_tensor("seq_lens", seq_lens, I64, (batch,))
-    expect_tensor("extend_lens", extend_lens, I64, (batch,))
-    expect_tensor("plan_c", plan_c, U8, ("num_q", PLAN_C_BYTES))
-    expect_tensor("plan_w", plan_w, U8, (num_q, PLAN_W_BYTES))
-    expect_prefill_sizes(batch, num_q)
+    ring, req, table = tensors["ring"], tensors["req_pool_indices"], tensors["req_to_token"]
+    states, seq_lens, extend_lens = tensors["full_to_state"], tensors["seq_lens"], tensors["extend_lens"]
+    c_words, w_words = tensors["plan_c"].view(torch.int32), tensors["plan_w"].view(torch.int32)
+    batch, num_q = len(req), len(c_words)
     expect_at_most("batch", batch, MAX_BATCH, "the planner on the device sums up every request in every program")
-    c_words, w_words = record_words("plan_c", plan_c), record_words("plan_w", plan_w)
     requests, programs = triton.next_power_of_2(max(batch, 1)), triton.cdiv(num_q, BLOCK_TOKENS)
     warps = max(1, requests // WARP_REQUESTS) if programs <= FEW_PROGRAMS else 1
     arguments = (req, table, table.stride(0), states, seq_lens, extend_lens, c_words, w_words, batch, num_q)
@@ -291,10 +294,7 @@ KERNEL = Kernel(
         Shape(tuple((i % 19, 1 + i % 4) for i in range(130)), 3, StateRing(4, 16, 16, request_ring=True)),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
-    bench=Bench(
-        bench_shape,
-        rows=(1, 64, 1024),
-        cases=("c4 64 K", "c4 verify", "c128 64 K", "c128 verify"),
-    ),
+    bench=Bench(bench_shape, rows=(1, 64, 1024), cases=("c4 64 K", "c4 verify", "c128 64 K", "c128 verify")),
 )

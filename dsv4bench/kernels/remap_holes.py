@@ -52,13 +52,6 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(0, tensors["indices"].numel() * 4, tensors["out"].numel() * 4)
 
 
-@triton.jit
-def _remap_holes(indices_ptr, zero_row, out_ptr, count, BLOCK: tl.constexpr):
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    index = tl.load(indices_ptr + at, mask=at < count, other=0)
-    tl.store(out_ptr + at, tl.where(index < 0, zero_row, index), mask=at < count)
-
-
 def check(tensors: Tensors) -> None:
     """Raise a ValueError for an argument of a wrong dtype, shape or stride, or a row of zeros that cannot be."""
     expect_tensor("indices", tensors["indices"], I32, ("n", "k"))
@@ -72,9 +65,15 @@ def check_values(tensors: Tensors) -> None:
     expect_range("indices", tensors["indices"].clamp(min=0), 0, tensors["zero_row"] + 1)
 
 
+@triton.jit
+def _remap_holes(indices_ptr, zero_row, out_ptr, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    index = tl.load(indices_ptr + at, mask=at < count, other=0)
+    tl.store(out_ptr + at, tl.where(index < 0, zero_row, index), mask=at < count)
+
+
 def build_triton(tensors: Tensors) -> Call:
     """Return the launch of the Triton kernel: 1024 indices a program."""
-    check(tensors)
     indices, zero_row, out = tensors["indices"], tensors["zero_row"], tensors["out"]
     count = indices.numel()
     grid = (triton.cdiv(count, PROGRAM_INDICES),)
@@ -99,6 +98,7 @@ KERNEL = Kernel(
     outputs={"out": EXACT},
     examples=(Shape(9, 128), Shape(17, 640)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(1024, 8192), cases=("width 640", "width 128")),
 )

@@ -51,6 +51,14 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=4 * values, bytes_read=2 * (values + tensors["weight"].numel()), bytes_written=2 * values)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    expect_tensor("x", tensors["x"], BF16, ("rows", "width"), free_strides=1)
+    rows, width = tensors["x"].shape
+    expect_tensor("weight", tensors["weight"], BF16, (width,))
+    expect_tensor("out", tensors["out"], BF16, (rows, width), free_strides=1)
+
+
 @triton.jit
 def _rms_norm(x_ptr, x_stride, weight_ptr, out_ptr, out_stride, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
@@ -62,17 +70,8 @@ def _rms_norm(x_ptr, x_stride, weight_ptr, out_ptr, out_stride, eps, WIDTH: tl.c
     tl.store(out_ptr + row * out_stride + column, (x * scale * weight).to(tl.bfloat16), mask=live)
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
-    expect_tensor("x", tensors["x"], BF16, ("rows", "width"), free_strides=1)
-    rows, width = tensors["x"].shape
-    expect_tensor("weight", tensors["weight"], BF16, (width,))
-    expect_tensor("out", tensors["out"], BF16, (rows, width), free_strides=1)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row."""
-    check(tensors)
     x, weight, out = tensors["x"], tensors["weight"], tensors["out"]
     rows, width = x.shape
     block = triton.next_power_of_2(width)
@@ -100,5 +99,6 @@ KERNEL = Kernel(
     outputs={"out": Tolerance(rtol=2**-7, atol=1e-30, because="reduction order and rsqrt")},
     examples=(Shape(3, 512, 512), Shape(5, 64, 576), Shape(2, 1280, 1792), Shape(1, 5120, 5120)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     bench=Bench(bench_shape, rows=(1024, 8192), cases=("width 512", "width 5120")),
 )

@@ -66,6 +66,21 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(3 * values, bytes_read=2 * values + 8 * rows + 4 * ROPE_DIM * named, bytes_written=2 * values)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    expect_tensor("x", tensors["x"], BF16, ("rows", "heads", "channels"), free_strides=2)
+    rows, _, channels = tensors["x"].shape
+    if channels < ROPE_DIM:
+        raise ValueError(f"x: {channels} channels, expected at least {ROPE_DIM}")
+    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
+    expect_tensor("positions", tensors["positions"], I64, (rows,))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a position outside the table."""
+    expect_range("positions", tensors["positions"], 0, len(tensors["freqs"]))
+
+
 @triton.jit
 def _rope(
     x_ptr,
@@ -90,24 +105,8 @@ def _rope(
     tl.store(at, turned.to(tl.bfloat16), mask=live[:, None])
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
-    expect_tensor("x", tensors["x"], BF16, ("rows", "heads", "channels"), free_strides=2)
-    rows, _, channels = tensors["x"].shape
-    if channels < ROPE_DIM:
-        raise ValueError(f"x: {channels} channels, expected at least {ROPE_DIM}")
-    expect_tensor("freqs", tensors["freqs"], F32, ("m", ROPE_DIM))
-    expect_tensor("positions", tensors["positions"], I64, (rows,))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a position outside the table."""
-    expect_range("positions", tensors["positions"], 0, len(tensors["freqs"]))
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program per 32 heads."""
-    check(tensors)
     x = tensors["x"]
     rows, heads, channels = x.shape
 
@@ -139,6 +138,7 @@ KERNEL = Kernel(
     updates=("x",),
     examples=(Shape(5, 4, 512, False), Shape(2, 64, 512, True), Shape(1, 3, 64, False), Shape(3, 16, 128, True)),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(lambda rows, case: Shape(rows, 64, HEAD_DIM, False), rows=(1024, 8192)),
 )

@@ -118,6 +118,22 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(4 * HEAD_DIM * q.shape[1] * int(valid.sum()), bytes_read=read, bytes_written=2 * tensors["out"].numel())
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    q, kv, indices = tensors["q"], tensors["kv"], tensors["indices"]
+    expect_tensor("q", q, BF16, ("rows", "heads", HEAD_DIM), free_strides=2)
+    expect_tensor("kv", kv, BF16, ("keys", 1, HEAD_DIM), free_strides=2)
+    expect_tensor("indices", indices, I32, (q.shape[0], "columns"), free_strides=1)
+    expect_tensor("lens", tensors["lens"], I32, (q.shape[0],))
+    expect_tensor("sink", tensors["sink"], F32, (q.shape[1],))
+    expect_tensor("out", tensors["out"], BF16, tuple(q.shape), free_strides=2)
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a length over the table's columns, or under 0."""
+    expect_range("lens", tensors["lens"], 0, tensors["indices"].shape[1] + 1)
+
+
 @triton.jit
 def _sparse_attention(
     q_ptr,
@@ -165,25 +181,8 @@ def _sparse_attention(
     tl.store(out_at, attended(highest, total, acc, sink), mask=live[:, None])
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
-    q, kv, indices = tensors["q"], tensors["kv"], tensors["indices"]
-    expect_tensor("q", q, BF16, ("rows", "heads", HEAD_DIM), free_strides=2)
-    expect_tensor("kv", kv, BF16, ("keys", 1, HEAD_DIM), free_strides=2)
-    expect_tensor("indices", indices, I32, (q.shape[0], "columns"), free_strides=1)
-    expect_tensor("lens", tensors["lens"], I32, (q.shape[0],))
-    expect_tensor("sink", tensors["sink"], F32, (q.shape[1],))
-    expect_tensor("out", tensors["out"], BF16, tuple(q.shape), free_strides=2)
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a length over the table's columns, or under 0."""
-    expect_range("lens", tensors["lens"], 0, tensors["indices"].shape[1] + 1)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program per query row and 64 heads, `BLOCK_KEYS` a step; fewer than 16 heads are padded to 16."""
-    check(tensors)
     q, kv, indices, out = tensors["q"], tensors["kv"], tensors["indices"], tensors["out"]
     rows, heads, _ = q.shape
     block_heads = min(64, max(16, triton.next_power_of_2(heads)))
@@ -224,7 +223,6 @@ def build_gluon(tensors: Tensors) -> Call:
     """Launch one program a multiprocessor of the Hopper kernel, which walks query rows and blocks of 64 heads."""
     from dsv4bench.kernels import sparse_attention_gluon as hopper
 
-    check(tensors)
     q, kv, indices, out = tensors["q"], tensors["kv"], tensors["indices"], tensors["out"]
     rows, heads, _ = q.shape
     blocks = triton.cdiv(heads, 64)
@@ -274,6 +272,7 @@ KERNEL = Kernel(
         Provider("triton", build_triton, TRITON),
         Provider("gluon", build_gluon, HOPPER),
     ),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(4096,), cases=("width 640", "width 128")),
 )

@@ -87,6 +87,32 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops, read, rows * tensors["layout"].used_bytes)
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or a rotation that cannot be."""
+    x, layout, freqs, positions = (tensors[name] for name in ("x", "layout", "freqs", "positions"))
+    expect_cache(tensors["cache"], layout, tensors["page_size"])
+    expect_tensor("x", x, BF16, ("n", HEAD_DIM), free_strides=1)
+    expect_tensor("loc", tensors["loc"], IDS, (len(x),))
+    if (freqs is None) != (positions is None):
+        given = {True: "None", False: "a tensor"}
+        raise ValueError(
+            f"freqs: {given[freqs is None]} beside {given[positions is None]} for positions, expected both or neither"
+        )
+    if freqs is None:
+        return
+    if layout.encoding == "v4":
+        raise ValueError("freqs: a tensor, expected None for the layout v4, whose rows come rotated")
+    expect_tensor("freqs", freqs, F32, ("m", ROPE_DIM))
+    expect_tensor("positions", positions, IDS, (len(x),))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a slot outside the cache or a position outside the table."""
+    expect_range("loc", tensors["loc"], 0, tensors["cache"].shape[0] * tensors["page_size"])
+    if tensors["positions"] is not None:
+        expect_range("positions", tensors["positions"], 0, len(tensors["freqs"]))
+
+
 @triton.jit
 def _store(
     x_ptr,
@@ -115,35 +141,8 @@ def _store(
             store_rows(cache_ptr, slot + one, live, x, LAYOUT, PAGE_SIZE, PAGE_BYTES)
 
 
-def check(tensors: Tensors) -> None:
-    """Raise a ValueError for an argument of a wrong dtype, shape, stride or page size, or a rotation that cannot be."""
-    x, layout, freqs, positions = (tensors[name] for name in ("x", "layout", "freqs", "positions"))
-    expect_cache(tensors["cache"], layout, tensors["page_size"])
-    expect_tensor("x", x, BF16, ("n", HEAD_DIM), free_strides=1)
-    expect_tensor("loc", tensors["loc"], IDS, (len(x),))
-    if (freqs is None) != (positions is None):
-        given = {True: "None", False: "a tensor"}
-        raise ValueError(
-            f"freqs: {given[freqs is None]} beside {given[positions is None]} for positions, expected both or neither"
-        )
-    if freqs is None:
-        return
-    if layout.encoding == "v4":
-        raise ValueError("freqs: a tensor, expected None for the layout v4, whose rows come rotated")
-    expect_tensor("freqs", freqs, F32, ("m", ROPE_DIM))
-    expect_tensor("positions", positions, IDS, (len(x),))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise a ValueError for a slot outside the cache or a position outside the table."""
-    expect_range("loc", tensors["loc"], 0, tensors["cache"].shape[0] * tensors["page_size"])
-    if tensors["positions"] is not None:
-        expect_range("positions", tensors["positions"], 0, len(tensors["freqs"]))
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Return the launch of the Triton kernel, of programs of one warp."""
-    check(tensors)
     x, loc, cache, layout = tensors["x"], tensors["loc"], tensors["cache"], tensors["layout"]
     freqs, positions = tensors["freqs"], tensors["positions"]
     rotate, rows = freqs is not None, x.shape[0]
@@ -194,6 +193,7 @@ KERNEL = Kernel(
         Shape(9, "uniform", page_size=64, rotate=True),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(1024, 8192, 65536), cases=("v4", "v41", "fp4")),
 )

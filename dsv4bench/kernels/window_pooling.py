@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.arguments import U8, expect_one_of, expect_tensor
+from dsv4bench.kernels.arguments import expect_one_of, expect_tensor
+from dsv4bench.kernels.compress_plan import expect_records
 from dsv4bench.kernels.compress_ring import OVERLAPPING_RATIO, RATIOS, StateRing, window_tokens
 from dsv4bench.kernels.contract import Tensors
 from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM
@@ -118,7 +119,7 @@ def expect_window_arguments(tensors: Tensors) -> None:
 
 def expect_compact(tensors: Tensors, plan: str, record_bytes: int) -> None:
     """Raise unless the plan called `plan` holds records of that size, and `out` has a row for each."""
-    expect_tensor(plan, tensors[plan], U8, ("plans", record_bytes))
+    expect_records(plan, tensors[plan], "plans", record_bytes)
     expect_tensor("out", tensors["out"], FLOATS, (len(tensors[plan]), tensors["ape"].shape[1]))
 
 

@@ -104,6 +104,27 @@ def cost(tensors: Tensors) -> Cost:
     return Cost(flops=0, bytes_read=read, bytes_written=4 * (tensors["slots"].numel() + len(positions)))
 
 
+def check(tensors: Tensors) -> None:
+    """Raise a ValueError for an argument of a wrong dtype, shape or stride."""
+    expect_tensor("positions", tensors["positions"], I64, ("rows",))
+    rows = len(tensors["positions"])
+    expect_tensor("req", tensors["req"], I64, (rows,))
+    expect_tensor("loc", tensors["loc"], I64, (rows,))
+    expect_tensor("page_table", tensors["page_table"], I32, ("requests", "pages"), free_strides=1)
+    expect_tensor("full_to_swa", tensors["full_to_swa"], I64, ("full slots",))
+    expect_tensor("floor", tensors["floor"], I32, (len(tensors["page_table"]),))
+    expect_tensor("slots", tensors["slots"], I32, (rows, columns(tensors["window"])))
+    expect_tensor("lens", tensors["lens"], I32, (rows,))
+
+
+def check_values(tensors: Tensors) -> None:
+    """Raise ValueError for a request or a position outside the page table, or a page outside the map."""
+    requests, pages = tensors["page_table"].shape
+    expect_range("req", tensors["req"], 0, requests)
+    expect_range("positions", tensors["positions"], 0, pages * FULL_PAGE)
+    expect_range("page_table", tensors["page_table"], 0, tensors["full_to_swa"].numel() // FULL_PAGE)
+
+
 @triton.jit
 def _window_slots(
     positions_ptr,
@@ -134,27 +155,8 @@ def _window_slots(
     tl.store(slots_ptr + row * WIDTH + column, tl.where(inside, slot, -1).to(tl.int32), mask=column < WIDTH)
 
 
-def _check(tensors: Tensors) -> None:
-    for name in ("positions", "req", "loc"):
-        expect_tensor(name, tensors[name], I64, (tensors["positions"].shape[0],))
-    expect_tensor("page_table", tensors["page_table"], I32, ("requests", "pages"), free_strides=1)
-    expect_tensor("full_to_swa", tensors["full_to_swa"], I64, ("full slots",))
-    expect_tensor("floor", tensors["floor"], I32, (tensors["page_table"].shape[0],))
-    expect_tensor("slots", tensors["slots"], I32, (tensors["positions"].shape[0], columns(tensors["window"])))
-    expect_tensor("lens", tensors["lens"], I32, (tensors["positions"].shape[0],))
-
-
-def check_values(tensors: Tensors) -> None:
-    """Raise ValueError for a request or a position outside the page table, or a page outside the map."""
-    requests, pages = tensors["page_table"].shape
-    expect_range("req", tensors["req"], 0, requests)
-    expect_range("positions", tensors["positions"], 0, pages * FULL_PAGE)
-    expect_range("page_table", tensors["page_table"], 0, tensors["full_to_swa"].numel() // FULL_PAGE)
-
-
 def build_triton(tensors: Tensors) -> Call:
     """Launch one program a row."""
-    _check(tensors)
     slots, table = tensors["slots"], tensors["page_table"]
     rows, width = slots.shape
 
@@ -197,6 +199,7 @@ KERNEL = Kernel(
         Shape(((0, 70),), window=48),
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
+    check=check,
     check_values=check_values,
     bench=Bench(bench_shape, rows=(256, 1024, 8192), cases=("verify 4", "tail 128")),
 )

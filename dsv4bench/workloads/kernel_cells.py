@@ -68,7 +68,7 @@ class KernelCell:
         """Return the provider; CellSkipped says why it cannot run here."""
         in_a_file = IN_A_FILE.fullmatch(self.provider)
         if in_a_file:
-            return own_file(*in_a_file.groups())
+            return kernel(self.kernel).checking(own_file(*in_a_file.groups()))
         found = kernel(self.kernel).provider(self.provider)
         reason = found.needs.why_not(self.device)
         if reason is not None:

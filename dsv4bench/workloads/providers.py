@@ -142,7 +142,7 @@ def _provider(word: str) -> str:
 def _named(found: Kernel, wanted: str, device: str) -> Provider:
     in_a_file = IN_A_FILE.fullmatch(wanted)
     if in_a_file:
-        return own_file(*in_a_file.groups())
+        return found.checking(own_file(*in_a_file.groups()))
     try:
         provider = found.provider(wanted)
     except KeyError as error:
@@ -155,7 +155,10 @@ def _named(found: Kernel, wanted: str, device: str) -> Provider:
 
 @cache
 def own_file(path: str, function: str) -> Provider:
-    """Return the provider that calls `function` of the Python file at `path`; UsageError if there is none."""
+    """Return the provider that calls `function` of the Python file at `path`; UsageError if there is none.
+
+    It belongs to no kernel yet: `Kernel.checking` has it check the arguments of one.
+    """
     written = getattr(_module(path), function, None)
     if not callable(written):
         raise UsageError(f"--provider {path}:{function}: the file defines no function {function!r}")

@@ -177,37 +177,18 @@ def test_no_rows_do_nothing(run):
 @pytest.mark.parametrize(
     ("argument", "make", "said"),
     [
-        ("kv", lambda kv: kv.float(), r"kv: float32 \[3, 512\], expected bfloat16 \[n, 512\]"),
-        ("kv", lambda kv: kv[:, :256], r"kv: bfloat16 \[3, 256\], expected bfloat16 \[n, 512\]"),
         ("kv", lambda kv: kv.repeat(1, 2)[:, ::2], "kv: dimension 1 has stride 2, expected 1"),
-        ("weight", lambda weight: weight.float(), r"weight: float32 \[512\], expected bfloat16 \[512\]"),
-        ("freqs", lambda freqs: freqs[:, :32], r"freqs: float32 \[8, 32\], expected float32 \[m, 64\]"),
-        ("positions", lambda p: p.float(), r"positions: float32 \[3\], expected int32 or int64 \[3\]"),
-        ("loc", lambda loc: loc[:2], r"loc: int64 \[2\], expected int32 or int64 \[3\]"),
         ("latent", lambda latent: latent[:2], r"latent: bfloat16 \[2, 512\], expected bfloat16 \[3, 512\]"),
         ("latent", lambda latent: latent.repeat(1, 2)[:, :512], "latent: dimension 0 has stride 1024, expected 512"),
         ("page_size", lambda size: 3, "page_size: 3, expected a power of two"),
-        ("cache", lambda cache: cache[:, :8], r"v41 cache with pages of 4 is .*\[pages, 2560\].*\[3, 8\]"),
     ],
-    ids=[
-        "kv-dtype",
-        "kv-width",
-        "kv-stride",
-        "weight",
-        "freqs",
-        "positions",
-        "loc",
-        "latent-rows",
-        "latent-stride",
-        "page-size",
-        "cache",
-    ],
+    ids=["kv-stride", "latent-rows", "latent-stride", "page-size"],
 )
 def test_a_wrong_argument_is_named(argument, make, said):
     given = tensors(random_rows(3), [1, 2, 3], V41)
     given[argument] = make(given[argument])
     with pytest.raises(ValueError, match=said):
-        KERNEL.provider("triton").build(given)
+        KERNEL.check(given)
 
 
 @pytest.mark.parametrize(

@@ -305,24 +305,18 @@ def two_rows(layout=V41):
 @pytest.mark.parametrize(
     ("argument", "make", "said"),
     [
-        ("kv_score", lambda t: t.bfloat16(), r"kv_score: bfloat16 \[2, 1024\], expected float32 \[n, 1024\]"),
-        ("kv_score", lambda t: t[:, :512], r"kv_score: float32 \[2, 512\], expected float32 \[n, 1024\]"),
         ("ring", lambda t: t.repeat(1, 2)[:, :1024], "ring: dimension 0 has stride 2048, expected 1024"),
-        ("req", lambda t: t.int(), r"req: int32 \[2\], expected int64 \[2\]"),
-        ("starts", lambda t: t.long(), r"starts: int64 \[1\], expected int32 \[requests\]"),
-        ("lens", lambda t: t.repeat(2), r"lens: int32 \[2\], expected int32 \[1\]"),
-        ("latent", lambda t: t.float(), r"latent: float32 \[2, 512\], expected bfloat16 \[2, 512\]"),
         ("ring_size", lambda size: 3, "ring_size: 3, expected an even number of at least 2"),
         ("page_size", lambda size: 64, r"v41 cache with pages of 64 is .*\[pages, 33792\].*\[3, 67584\]"),
         ("layout", lambda layout: V41_FP4, r"fp4 cache with pages of 128 is .*\[pages, 36864\].*\[3, 67584\]"),
     ],
-    ids=["dtype", "width", "ring-stride", "req", "starts", "lens", "latent", "ring-size", "page-size", "layout"],
+    ids=["ring-stride", "ring-size", "page-size", "layout"],
 )
 def test_a_wrong_argument_is_named(argument, make, said):
     tensors = two_rows()
     tensors[argument] = make(tensors[argument])
     with pytest.raises(ValueError, match=said):
-        KERNEL.provider("triton").build(tensors)
+        KERNEL.check(tensors)
 
 
 @pytest.mark.parametrize(

@@ -355,16 +355,8 @@ def example(generator, shape=None):
         ({"ring_size": 0}, "ring_size: 0, expected an even number of at least 2"),
         ({"page_size": 96}, "page_size: 96, expected a power of two"),
         ({"layout": V41}, "cache: a v41 cache with pages of 128 is"),
-        ({"kv_score": torch.zeros(6, 512)}, r"kv_score: float32 \[6, 512\], expected float32 \[n, 1024\]"),
-        ({"kv_score": torch.zeros(6, 1024).bfloat16()}, r"kv_score: bfloat16 .*expected float32"),
         ({"kv_score": torch.zeros(6, 2048)[:, ::2]}, "kv_score: dimension 1 has stride 2, expected 1"),
         ({"ring": torch.zeros(14, 2048)[:, :1024]}, "ring: dimension 0 has stride 2048, expected 1024"),
-        ({"weight": torch.zeros(512)}, "weight: float32"),
-        ({"freqs": torch.zeros(8, 32)}, r"freqs: float32 \[8, 32\], expected float32 \[positions, 64\]"),
-        ({"positions": torch.zeros(5).long()}, r"positions: int64 \[5\], expected int32 or int64 \[6\]"),
-        ({"req": torch.zeros(6).int()}, r"req: int32 \[6\], expected int64 \[6\]"),
-        ({"loc": torch.zeros(6)}, "loc: float32"),
-        ({"latent": torch.zeros(6, 512)}, "latent: float32"),
         ({"latent": torch.zeros(5, 512).bfloat16()}, r"latent: bfloat16 \[5, 512\], expected bfloat16 \[6, 512\]"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -373,7 +365,7 @@ def test_a_wrong_argument_is_named(changes, said, device, generator):
     if device == "cuda":
         changes = {name: value.to(device) if torch.is_tensor(value) else value for name, value in changes.items()}
     with pytest.raises(ValueError, match=said):
-        KERNEL.provider("triton").build(example(generator) | changes)
+        KERNEL.check(example(generator) | changes)
 
 
 @pytest.mark.parametrize(

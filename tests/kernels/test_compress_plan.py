@@ -8,13 +8,13 @@ import torch
 from dsv4bench.kernels.compress_plan import (
     MAX_REQUESTS,
     MAX_TOKENS,
+    expect_records,
     padded,
     plan_prefill,
     plan_prefill_legacy,
     read_compressions,
     read_decodes,
     read_writes,
-    record_words,
 )
 from dsv4bench.kernels.compress_ring import StateRing
 from tests.kernels.plan_oracle import INVALID_C, INVALID_W, Request, World, batch, prefill, records, world
@@ -69,9 +69,9 @@ def test_a_plan_is_filled_up(width, invalid):
 
 def test_a_plan_begins_on_a_word():
     buffer = torch.zeros(40, dtype=torch.uint8)
-    assert record_words("plan_w", buffer[4:36].view(4, 8)).shape == (4, 2)
+    expect_records("plan_w", buffer[4:36].view(4, 8), 4, 8)
     with pytest.raises(ValueError, match=r"^plan_w: begins at byte 3 of a word, expected 0$"):
-        record_words("plan_w", buffer[3:35].view(4, 8))
+        expect_records("plan_w", buffer[3:35].view(4, 8), "writes", 8)
 
 
 # ---- sizes

@@ -189,17 +189,8 @@ def test_no_rows_do_nothing(call):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"kv": torch.zeros(3, 1024)}, r"kv: float32 \[3, 1024\], expected float32 \[n, 512\]"),
         ({"kv": torch.zeros(3, 1024)[:, :512]}, "kv: dimension 0 has stride 1024, expected 512"),
         ({"score": torch.zeros(2, 512)}, r"score: float32 \[2, 512\], expected float32 \[3, 512\]"),
-        ({"ring": torch.zeros(8, 512)}, r"ring: float32 \[8, 512\], expected float32 \[rows, 1024\]"),
-        ({"positions": torch.zeros(3)}, "positions: float32"),
-        ({"req": torch.zeros(3).int()}, r"req: int32 \[3\], expected int64 \[3\]"),
-        ({"loc": torch.zeros(4).long()}, r"loc: int64 \[4\], expected int32 or int64 \[3\]"),
-        ({"pair_loc": torch.zeros(3).short()}, "pair_loc: int16"),
-        ({"pooled": torch.zeros(3, 512).bfloat16()}, "pooled: bfloat16"),
-        ({"group_positions": torch.zeros(3).int()}, "group_positions: int32"),
-        ({"slots": torch.zeros(2).long()}, r"slots: int64 \[2\], expected int64 \[3\]"),
         ({"ring_size": 5}, "ring_size: 5, expected an even number of at least 2"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -207,7 +198,7 @@ def test_no_rows_do_nothing(call):
 def test_a_wrong_argument_is_named(changes, said, device, generator):
     there = {name: value.to(device) if torch.is_tensor(value) else value for name, value in changes.items()}
     with pytest.raises(ValueError, match=said):
-        KERNEL.provider("triton").build(KERNEL.inputs(Shape((5, 4), 1, 2), generator) | there)
+        KERNEL.check(KERNEL.inputs(Shape((5, 4), 1, 2), generator) | there)
 
 
 @pytest.mark.parametrize(

@@ -168,15 +168,3 @@ def test_as_many_codes_apart_as_its_limit_is_near_and_one_more_is_not(name, numb
 def test_the_values_of_every_example_pass_their_check(name, generator):
     for example in kernel(name).examples:
         kernel(name).check_values(kernel(name).inputs(example, generator))
-
-
-@pytest.mark.parametrize("name", [name for name in CATALOGUE if len(kernel(name).providers) > 1])
-def test_a_number_below_zero_is_refused_where_it_is_read(name, generator):
-    """A number beside an optional tensor that is not there is read by nobody."""
-    tensors = kernel(name).inputs(kernel(name).examples[0], generator)
-    numbers = [key for key, value in tensors.items() if type(value) is int]
-    if tensors.get("candidates", ...) is None:
-        numbers.remove("candidate_block")
-    for number in numbers:
-        with pytest.raises(ValueError, match="expected"):
-            kernel(name).provider("triton").build({**tensors, number: -1})

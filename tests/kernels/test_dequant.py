@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dsv4bench.kernels.contract import Provider, same_bits
-from dsv4bench.kernels.dequant import KERNEL, Shape, build_triton, cost, inputs
+from dsv4bench.kernels.dequant import KERNEL, Shape, cost, inputs
 from dsv4bench.kernels.layout import LAYOUTS, V41, V41_FP4, V41_FP4_NEW, V41_NEW
 from tests.kernels.golden import E2M1_GRID, slot_place
 from tests.kernels.test_codec import e4m3_value
@@ -121,23 +121,20 @@ def test_the_least_bytes_of_a_row(name, read, generator):
 @pytest.mark.parametrize(
     ("argument", "make", "said"),
     [
-        ("ids", lambda t: t.float(), r"ids: float32 \[4\], expected int32 or int64 \[n\]"),
-        ("ids", lambda t: t[:, None], r"ids: int64 \[4, 1\], expected int32 or int64 \[n\]"),
         ("ids", lambda t: t.repeat(2)[::2], "ids: dimension 0 has stride 2, expected 1"),
-        ("out", lambda t: t.float(), r"out: float32 \[4, 1, 512\], expected bfloat16 \[4, 1, 512\]"),
         ("out", lambda t: t[:3], r"out: bfloat16 \[3, 1, 512\], expected bfloat16 \[4, 1, 512\]"),
         ("out", lambda t: t.repeat(1, 1, 2)[..., ::2], "out: dimension 2 has stride 2, expected 1"),
         ("page_size", lambda size: 96, "page_size: 96, expected a power of two"),
         ("page_size", lambda size: 128, r"v41 cache with pages of 128 is .*\[pages, 67584\].*\[3, 135168\]"),
         ("layout", lambda layout: V41_FP4, r"fp4 cache with pages of 256 is .*\[pages, 73728\].*\[3, 135168\]"),
     ],
-    ids=["id-dtype", "id-shape", "id-stride", "out-dtype", "out-rows", "out-stride", "page", "page-bytes", "layout"],
+    ids=["id-stride", "out-rows", "out-stride", "page", "page-bytes", "layout"],
 )
 def test_a_wrong_argument_is_named(argument, make, said, generator):
     tensors = inputs(Shape(4, "v41"), generator)
     tensors[argument] = make(tensors[argument])
     with pytest.raises(ValueError, match=said):
-        build_triton(tensors)
+        KERNEL.check(tensors)
 
 
 @pytest.mark.parametrize("wrong", [-1, 3 * 64])

@@ -119,9 +119,6 @@ def test_every_row_of_a_ragged_last_program_is_written(run, rows, width, block):
     ("argument", "make", "said"),
     [
         pytest.param("block", lambda block: 64, r"block: 64, expected one of 16, 32", id="block"),
-        pytest.param(
-            "x", lambda x: x.float(), r"x: float32 \[3, 128\], expected bfloat16 \[rows, width\]", id="x-dtype"
-        ),
         pytest.param("x", lambda x: x[:, :96], r"width of x: 96, expected one of 64, 128, 256, 512", id="x-width"),
         pytest.param(
             "x", lambda x: x.repeat(1, 2)[:, ::2], r"x: dimension 1 has stride 2, expected 1", id="x-channels-apart"
@@ -139,25 +136,13 @@ def test_every_row_of_a_ragged_last_program_is_written(run, rows, width, block):
         pytest.param(
             "positions", lambda positions: None, r"positions: None, expected a tensor beside freqs", id="no-positions"
         ),
-        pytest.param(
-            "freqs",
-            lambda freqs: freqs[:, :32],
-            r"freqs: float32 \[64, 32\], expected float32 \[m, 64\]",
-            id="freqs-width",
-        ),
-        pytest.param(
-            "positions",
-            lambda positions: positions.int(),
-            r"positions: int32 \[3\], expected int64 \[3\]",
-            id="position-dtype",
-        ),
     ],
 )
 def test_a_wrong_argument_is_named(argument, make, said):
     tensors = KERNEL.inputs(Shape(3, 128, 32, True), torch.Generator().manual_seed(9))
     tensors[argument] = make(tensors[argument])
     with pytest.raises(ValueError, match=said):
-        KERNEL.provider("triton").build(tensors)
+        KERNEL.check(tensors)
 
 
 def test_cost_counts_each_row_once(generator):

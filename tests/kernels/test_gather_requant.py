@@ -6,7 +6,7 @@ import torch
 from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels import sparse_attention as attention
 from dsv4bench.kernels.contract import Provider
-from dsv4bench.kernels.gather_requant import KERNEL, Shape, build_triton, cost, inputs
+from dsv4bench.kernels.gather_requant import KERNEL, Shape, cost, inputs
 from dsv4bench.kernels.layout import V4
 from tests.kernels.test_codec import e4m3_value
 from tests.kernels.test_dequant import telling_row, ue8m0_value
@@ -141,21 +141,17 @@ def test_a_bench_reads_every_row_of_its_pages_once(generator):
 @pytest.mark.parametrize(
     ("argument", "make", "said"),
     [
-        ("ids", lambda t: t.short(), r"ids: int16 \[4\], expected int32 or int64 \[n\]"),
-        ("out", lambda t: t.bfloat16(), r"out: bfloat16 \[5, 1, 512\], expected float8_e4m3fn \[rows, 1, 512\]"),
-        ("out", lambda t: t[:, 0], r"out: float8_e4m3fn \[5, 512\], expected float8_e4m3fn \[rows, 1, 512\]"),
         ("out", lambda t: t.repeat(1, 1, 2)[..., ::2], "out: dimension 2 has stride 2, expected 1"),
         ("out", lambda t: t[:3], "out: 3 rows, expected at least the 4 of ids"),
         ("page_size", lambda size: 96, "page_size: 96, expected a power of two"),
-        ("cache", lambda cache: cache[:, :-1], r"v4 cache with pages of 256 is .*\[pages, 149760\].*\[3, 149759\]"),
     ],
-    ids=["id-dtype", "out-dtype", "out-shape", "out-stride", "out-rows", "page-size", "cache"],
+    ids=["out-stride", "out-rows", "page-size"],
 )
 def test_a_wrong_argument_is_named(argument, make, said, generator):
     tensors = inputs(Shape(4, 1), generator)
     tensors[argument] = make(tensors[argument])
     with pytest.raises(ValueError, match=said):
-        build_triton(tensors)
+        KERNEL.check(tensors)
 
 
 @pytest.mark.parametrize("wrong", [-1, 128])

@@ -130,37 +130,13 @@ def test_chunks_of_rows_give_what_one_chunk_gives(monkeypatch, device):
     [
         pytest.param(
             "logits",
-            lambda logits: logits.float(),
-            r"logits: float32 \[2, 12\], expected bfloat16 \[rows, columns\]",
-            id="logits-dtype",
-        ),
-        pytest.param(
-            "logits",
             lambda logits: logits.repeat(1, 2)[:, ::2],
             r"logits: dimension 1 has stride 2, expected 1",
             id="logits-columns-apart",
         ),
-        pytest.param(
-            "positions",
-            lambda positions: positions.int(),
-            r"positions: int32 \[2\], expected int64 \[2\]",
-            id="position-dtype",
-        ),
-        pytest.param(
-            "positions",
-            lambda positions: positions[:1],
-            r"positions: int64 \[1\], expected int64 \[2\]",
-            id="position-rows",
-        ),
         pytest.param("ratio", lambda ratio: 3, r"ratio: 3, expected a power of two", id="ratio"),
         pytest.param(
             "candidate_block", lambda size: 6, r"candidate_block: 6, expected a power of two", id="candidate-block"
-        ),
-        pytest.param(
-            "blocks",
-            lambda blocks: blocks.long(),
-            r"blocks: int64 \[2, 3\], expected int32 \[2, blocks\]",
-            id="blocks-dtype",
         ),
         pytest.param(
             "blocks",
@@ -177,7 +153,7 @@ def test_a_wrong_argument_is_named(argument, make, said):
     tensors = arguments(torch.zeros(2, 12), [4, 11], 3)
     tensors[argument] = make(tensors[argument])
     with pytest.raises(ValueError, match=said):
-        KERNEL.provider("triton").build(tensors)
+        KERNEL.check(tensors)
 
 
 @pytest.mark.parametrize(("ratio", "last"), [(1, 11), (2, 24)])

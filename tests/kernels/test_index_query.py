@@ -119,45 +119,15 @@ def test_columns_of_wider_projections(run):
     [
         pytest.param(
             "q",
-            lambda q: q[..., :64],
-            r"q: bfloat16 \[3, 4, 64\], expected bfloat16 \[rows, heads, 128\]",
-            id="q-width",
-        ),
-        pytest.param(
-            "q",
             lambda q: q.repeat(1, 1, 2)[..., ::2],
             r"q: dimension 2 has stride 2, expected 1",
             id="q-channels-apart",
-        ),
-        pytest.param(
-            "freqs",
-            lambda freqs: freqs.double(),
-            r"freqs: float64 \[4096, 64\], expected float32 \[m, 64\]",
-            id="freqs-dtype",
-        ),
-        pytest.param(
-            "positions",
-            lambda positions: positions[:2],
-            r"positions: int64 \[2\], expected int64 \[3\]",
-            id="position-rows",
-        ),
-        pytest.param(
-            "weights_raw",
-            lambda raw: raw[:, :3],
-            r"weights_raw: bfloat16 \[3, 3\], expected bfloat16 \[3, 4\]",
-            id="raw-heads",
         ),
         pytest.param(
             "weights_raw",
             lambda raw: raw.T.contiguous().T,
             r"weights_raw: dimension 1 has stride 3, expected 1",
             id="raw-heads-apart",
-        ),
-        pytest.param(
-            "out",
-            lambda out: out.float(),
-            r"out: float32 \[3, 4, 128\], expected bfloat16 \[3, 4, 128\]",
-            id="out-dtype",
         ),
         pytest.param(
             "weights",
@@ -171,7 +141,7 @@ def test_a_wrong_argument_is_named(argument, make, said):
     tensors = inputs(Shape(3, 4), torch.Generator().manual_seed(9))
     tensors[argument] = make(tensors[argument])
     with pytest.raises(ValueError, match=said):
-        KERNEL.provider("triton").build(tensors)
+        KERNEL.check(tensors)
 
 
 @pytest.mark.parametrize("wrong", [-1, 4096])

@@ -6,7 +6,7 @@ import torch
 from dsv4bench.kernels import codec, norm_rope_store, paged
 from dsv4bench.kernels.contract import Provider
 from dsv4bench.kernels.layout import LAYOUTS, UNIFORM_FP8, V4, V41, V41_FP4, KVLayout
-from dsv4bench.kernels.norm_rope_store import KERNEL, Shape, build_triton, cost, inputs
+from dsv4bench.kernels.norm_rope_store import KERNEL, Shape, cost, inputs
 from tests.kernels import golden
 
 NAMES = list(LAYOUTS)
@@ -176,37 +176,18 @@ def test_the_least_bytes_of_a_call(generator):
 @pytest.mark.parametrize(
     ("argument", "make", "said"),
     [
-        ("kv", lambda kv: kv.float(), r"kv: float32 \[4, 512\], expected bfloat16 \[n, 512\]"),
-        ("kv", lambda kv: kv[:, :448], r"kv: bfloat16 \[4, 448\], expected bfloat16 \[n, 512\]"),
         ("kv", lambda kv: kv.repeat(1, 2)[:, ::2], "kv: dimension 1 has stride 2, expected 1"),
-        ("weight", lambda weight: weight.float(), r"weight: float32 \[512\], expected bfloat16 \[512\]"),
-        ("weight", lambda weight: weight[:448], r"weight: bfloat16 \[448\], expected bfloat16 \[512\]"),
-        ("freqs", lambda freqs: freqs.bfloat16(), r"freqs: bfloat16 \[4096, 64\], expected float32 \[m, 64\]"),
-        ("positions", lambda positions: positions[:3], r"positions: int64 \[3\], expected int32 or int64 \[4\]"),
-        ("loc", lambda loc: loc[:, None], r"loc: int32 \[4, 1\], expected int32 or int64 \[4\]"),
         ("loc", lambda loc: loc.repeat(2)[::2], "loc: dimension 0 has stride 2, expected 1"),
         ("page_size", lambda size: 0, "page_size: 0, expected a power of two"),
         ("layout", lambda layout: V41_FP4, r"fp4 cache with pages of 256 is .*\[pages, 73728\].*\[2, 135168\]"),
     ],
-    ids=[
-        "kv-dtype",
-        "kv-width",
-        "kv-stride",
-        "weight-dtype",
-        "weight-width",
-        "freqs-dtype",
-        "position-rows",
-        "loc-shape",
-        "loc-stride",
-        "page-size",
-        "layout",
-    ],
+    ids=["kv-stride", "loc-stride", "page-size", "layout"],
 )
 def test_a_wrong_argument_is_named(argument, make, said, generator):
     tensors = inputs(Shape(4, V41.name), generator)
     tensors[argument] = make(tensors[argument])
     with pytest.raises(ValueError, match=said):
-        build_triton(tensors)
+        KERNEL.check(tensors)
 
 
 @pytest.mark.parametrize(

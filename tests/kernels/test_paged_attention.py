@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from dsv4bench.kernels import codec, paged, paged_attention
+from dsv4bench.kernels import codec, paged
 from dsv4bench.kernels.layout import LAYOUTS
 from dsv4bench.kernels.paged_attention import KERNEL, Shape
 
@@ -105,19 +105,17 @@ def test_slots_that_no_row_names_are_never_used(provider, device, main, extra):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("q", torch.zeros(2, 4, 448, dtype=torch.bfloat16), r"q: bfloat16 \[2, 4, 448\], expected .*512"),
         ("main_page_size", 96, "page_size: 96, expected a power of two"),
         ("extra_page_size", 64, "extra: a fp4 cache with pages of 64"),
         ("main_slots", torch.zeros(3, 64, dtype=torch.int32), r"main_slots: int32 \[3, 64\], expected int32 \[2, "),
-        ("extra_lens", torch.zeros(2, dtype=torch.int64), r"extra_lens: int64 \[2\], expected int32 \[2\]"),
         ("main_layout", LAYOUTS["v4"], "main: a v4 cache with pages of 256"),
     ],
-    ids=["q", "page", "extra-page", "slots", "lens", "layout"],
+    ids=["page", "extra-page", "slots", "layout"],
 )
 def test_wrong_arguments_are_refused_before_a_launch(name, value, said):
     tensors = made(Shape(2, 4, "v41", "fp4", window=64, topk=32, scanned=(20, 9))) | {name: value}
     with pytest.raises(ValueError, match=said):
-        paged_attention.build_triton(tensors)
+        KERNEL.check(tensors)
 
 
 def test_values_out_of_range_are_named():

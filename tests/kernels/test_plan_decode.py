@@ -115,19 +115,14 @@ def call():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"seq_lens": torch.ones(3).long()}, "seq_lens: int64 [3], expected int64 [2]"),
-        ({"seq_lens": torch.ones(2).int()}, "seq_lens: int32 [2], expected int64 [2]"),
         ({"plan_d": torch.zeros(3, 16, dtype=torch.uint8)}, "plan_d: uint8 [3, 16], expected uint8 [2, 16]"),
-        ({"plan_d": torch.zeros(2, 4).int()}, "plan_d: int32 [2, 4], expected uint8 [2, 16]"),
         ({"plan_d": torch.zeros(33, dtype=torch.uint8)[1:].view(2, 16)}, "plan_d: begins at byte 1 of a word"),
-        ({"req_pool_indices": torch.ones(2).int()}, "req_pool_indices: int32 [2], expected int64 [batch]"),
-        ({"req_to_token": torch.ones(2).int()}, "req_to_token: int32 [2], expected int32 [requests, max_len]"),
     ],
-    ids=["count", "lengths", "plan-rows", "plan", "plan-start", "requests", "table"],
+    ids=["plan-rows", "plan-start"],
 )
-def test_the_device_refuses(change, said):
+def test_a_wrong_argument_is_named(change, said):
     with pytest.raises(ValueError, match="expected") as caught:
-        KERNEL.provider("triton").build(call() | change)
+        KERNEL.check(call() | change)
     assert str(caught.value).startswith(said)
 
 

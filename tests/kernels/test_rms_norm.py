@@ -47,23 +47,7 @@ def test_float64_and_nothing_beside_the_rows(shape, run):
     ("argument", "make", "said"),
     [
         pytest.param(
-            "x", lambda x: x.float(), r"x: float32 \[3, 64\], expected bfloat16 \[rows, width\]", id="x-dtype"
-        ),
-        pytest.param("x", lambda x: x[0], r"x: bfloat16 \[64\], expected bfloat16 \[rows, width\]", id="x-dimensions"),
-        pytest.param(
             "x", lambda x: x.repeat(1, 2)[:, ::2], r"x: dimension 1 has stride 2, expected 1", id="x-channels-apart"
-        ),
-        pytest.param(
-            "weight",
-            lambda weight: weight[:63],
-            r"weight: bfloat16 \[63\], expected bfloat16 \[64\]",
-            id="weight-width",
-        ),
-        pytest.param(
-            "weight",
-            lambda weight: weight.float(),
-            r"weight: float32 \[64\], expected bfloat16 \[64\]",
-            id="weight-dtype",
         ),
         pytest.param(
             "out", lambda out: out[:2], r"out: bfloat16 \[2, 64\], expected bfloat16 \[3, 64\]", id="out-rows"
@@ -80,7 +64,7 @@ def test_a_wrong_argument_is_named(argument, make, said):
     tensors = inputs(Shape(3, 64, 80), torch.Generator().manual_seed(9))
     tensors[argument] = make(tensors[argument])
     with pytest.raises(ValueError, match=said):
-        KERNEL.provider("triton").build(tensors)
+        KERNEL.check(tensors)
 
 
 def test_the_cost_counts_each_row_once_each_way(generator):

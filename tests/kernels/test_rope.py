@@ -93,44 +93,8 @@ def test_heads_of_a_wider_buffer(provider, device):
 @pytest.mark.parametrize(
     ("argument", "make", "said"),
     [
-        pytest.param(
-            "x",
-            lambda x: x.float(),
-            r"x: float32 \[2, 3, 128\], expected bfloat16 \[rows, heads, channels\]",
-            id="x-dtype",
-        ),
-        pytest.param(
-            "x",
-            lambda x: x.flatten(1),
-            r"x: bfloat16 \[2, 384\], expected bfloat16 \[rows, heads, channels\]",
-            id="x-dimensions",
-        ),
         pytest.param("x", lambda x: x[..., ::2], r"x: dimension 2 has stride 2, expected 1", id="channels-apart"),
         pytest.param("x", lambda x: x[..., :63], r"x: 63 channels, expected at least 64", id="x-narrow"),
-        pytest.param(
-            "freqs",
-            lambda freqs: freqs.bfloat16(),
-            r"freqs: bfloat16 \[4096, 64\], expected float32 \[m, 64\]",
-            id="freqs-dtype",
-        ),
-        pytest.param(
-            "freqs",
-            lambda freqs: freqs[:, :32],
-            r"freqs: float32 \[4096, 32\], expected float32 \[m, 64\]",
-            id="freqs-width",
-        ),
-        pytest.param(
-            "positions",
-            lambda positions: positions.int(),
-            r"positions: int32 \[2\], expected int64 \[2\]",
-            id="position-dtype",
-        ),
-        pytest.param(
-            "positions",
-            lambda positions: positions[:1],
-            r"positions: int64 \[1\], expected int64 \[2\]",
-            id="position-rows",
-        ),
         pytest.param(
             "positions",
             lambda positions: positions.repeat(2)[::2],
@@ -143,7 +107,7 @@ def test_a_wrong_argument_is_named(argument, make, said):
     tensors = inputs(Shape(2, 3, 128, False), torch.Generator().manual_seed(9))
     tensors[argument] = make(tensors[argument])
     with pytest.raises(ValueError, match=said):
-        KERNEL.provider("triton").build(tensors)
+        KERNEL.check(tensors)
 
 
 @pytest.mark.parametrize("wrong", [-1, 4096])

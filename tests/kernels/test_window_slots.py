@@ -56,21 +56,6 @@ def test_padding_has_no_window(provider, device):
     assert (slots[1:], lens) == ([[-1] * 4] * 2, [4, 0, 0])
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("positions", torch.zeros(3, dtype=torch.int32), r"positions: int32 \[3\], expected int64 \[3\]"),
-        ("req", torch.zeros(2, dtype=torch.int64), r"req: int64 \[2\], expected int64 \[3\]"),
-        ("floor", torch.zeros(2, dtype=torch.int32), r"floor: int32 \[2\], expected int32 \[1\]"),
-        ("slots", torch.zeros(3, 128, dtype=torch.int32), r"slots: int32 \[3, 128\], expected int32 \[3, 64\]"),
-    ],
-)
-def test_wrong_arguments_are_refused_before_a_launch(generator, name, value, said):
-    tensors = KERNEL.inputs(Shape(((0, 3),), window=4), generator) | {name: value}
-    with pytest.raises(ValueError, match=said):
-        window_slots.build_triton(tensors)
-
-
 def test_values_out_of_range_are_named(generator):
     tensors = KERNEL.inputs(Shape(((0, 3),), window=4), generator)
     KERNEL.check_values(tensors)

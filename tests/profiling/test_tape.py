@@ -112,7 +112,8 @@ def test_a_tensor_whose_shape_changed_is_refused_on_replay():
 
 
 def rms_norm(ops, rows=4, **changes):
-    tensors = {"x": torch.ones(rows, 8), "weight": torch.ones(8), "eps": 1e-6, "out": torch.zeros(rows, 8)} | changes
+    x, weight, out = (torch.ones(shape).bfloat16() for shape in ((rows, 8), (8,), (rows, 8)))
+    tensors = {"x": x, "weight": weight, "eps": 1e-6, "out": out} | changes
     return tensors, lambda: ops.run(KIND, "q_norm", "rms_norm", **tensors)
 
 
@@ -127,7 +128,7 @@ def test_a_kernels_call_is_one_node_with_its_range_and_arguments():
     assert (dict(node.arguments)["x"].shape, dict(node.arguments)["x"].made) == ((4, 8), False)
     tensors["x"].copy_(torch.arange(8.0).expand(4, 8))
     replay()
-    assert torch.allclose(tensors["out"][0], torch.arange(8.0) / 17.5**0.5)  # the mean of 0, 1, 4, ... 49
+    assert torch.equal(tensors["out"][0], (torch.arange(8.0) / 17.5**0.5).bfloat16())  # the mean of 0, 1, 4, ... 49
 
 
 def test_a_reference_may_do_what_a_kernel_may():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from dsv4bench.errors import CellSkipped, UsageError
 from dsv4bench.kernels import CATALOGUE, kernel
@@ -110,3 +111,12 @@ def test_a_provider_that_cannot_run_says_why():
     assert by_name["torch"].of().name == "torch"
     with pytest.raises(CellSkipped, match=r"needs a CUDA device|the package 'triton' is not installed"):
         by_name["triton"].of()
+
+
+def test_a_function_of_a_users_file_is_held_to_the_kernels_arguments(tmp_path):
+    (tmp_path / "own.py").write_text("def norm(**tensors):\n    tensors['out'].zero_()\n")
+    own = (f"{tmp_path}/own.py:norm",)
+    ((cell,),) = kernel_cells(KernelArguments(("rms_norm",), ("2",), case=("width 512",), provider=own, device="cpu"))
+    tensors = {name: torch.ones(2, 512) for name in ("x", "weight", "out")} | {"eps": 0.0}
+    with pytest.raises(ValueError, match=r"^x: float32 \[2, 512\], expected bfloat16 \[rows, width\]$"):
+        cell.of().to_time(tensors)

@@ -126,9 +126,12 @@ def test_a_function_of_a_users_own_file_is_called_with_the_tensors(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     found = choice(f"rms_norm={tmp_path}/own.py:twice", "cpu")
     subject, provider = found.resolve("rms_norm", "cpu")
-    x, out = torch.ones(2), torch.zeros(2)
-    provider.build({"x": x, "out": out, "weight": None, "eps": 0.0})()
-    assert (subject.name, out.tolist()) == ("rms_norm", [2.0, 2.0])
+    x, out = torch.ones(1, 2).bfloat16(), torch.zeros(1, 2).bfloat16()
+    tensors = {"x": x, "out": out, "weight": torch.ones(2).bfloat16(), "eps": 0.0}
+    provider.build(tensors)()
+    assert (subject.name, out.tolist()) == ("rms_norm", [[2.0, 2.0]])
+    with pytest.raises(ValueError, match=r"^out: float32 \[1, 2\], expected bfloat16 \[1, 2\]$"):
+        provider.build(tensors | {"out": out.float()})
 
 
 @pytest.mark.parametrize(
