@@ -135,7 +135,7 @@ def _notes(same: Sequence[StoredCell]) -> list[str]:
     return [
         *filter(None, [shared_settings(same[0].any)]),
         f"change: after / before - 1 with its 95 % interval; least effect that is named: {', '.join(least)}",
-        BETWEEN_RUNS if max(runs) == 1 else f"{min(runs)} to {max(runs)} runs of a cell",
+        BETWEEN_RUNS if max(runs) == 1 else f"{min(runs)} to {max(runs)} runs of a cell on a side: their median times",
         *_said(same, _remarks),
         *([] if same[0].any.kernel else notes_of([one.any for one in same])),
         *(f"before: {line}" for line in provenance(one.old[-1] for one in same)),

@@ -94,8 +94,8 @@ class StoredCell:
 def compare_stored(before: Sequence[Record], after: Sequence[Record], least: float | None = None) -> list[StoredCell]:
     """Return the cells of two runs, those of `before` first; `least` is the share of the time that a word needs.
 
-    Of a side's records those of its newest code count, A/A records only where there are no others. Where both sides
-    measured a cell in 6 runs or more, these are paired in their order and judged as `ab` judges pairs.
+    Of a side's records those of its newest code count; of A/A records only side a, where there are no others. Where
+    both sides measured a cell in 6 runs or more, these are paired in their order and judged as `ab` judges pairs.
     Without `least` it is 2 %, or what A/A trials of fresh processes among the records could tell. Where A/A trials of a
     cell needed more, it is that.
     """
@@ -165,7 +165,8 @@ def _newest(records: Sequence[Record]) -> Runs:
 
     A wrong result stands alone, and else those with a time, measured in the same way, where there are any.
     """
-    own = [record for record in records if not (record.ab or {}).get("aa")] or list(records)
+    own = [record for record in records if not (record.ab or {}).get("aa")]
+    own = own or [record for record in records if (record.ab or {}).get("side") == "a"] or list(records)
     same = [record for record in own if _code(record) == _code(own[-1])]
     wrong, timed = ([record for record in same if record.status == status] for status in ("wrong", "ok"))
     standing = wrong[-1:] or timed or same[-1:]
@@ -209,8 +210,9 @@ def _failure(before: Record, after: Record) -> str:
 
 
 def _time(runs: Runs) -> Interval | None:
-    samples = runs[-1].step_samples_ns if runs else []
-    return median_interval(samples) if samples else None
+    """Return the time of a side: that of its samples, or with several runs that of their medians."""
+    each = [record.step_samples_ns for record in runs if record.step_samples_ns]
+    return median_interval(each[0] if len(each) == 1 else [median(samples) for samples in each]) if each else None
 
 
 def _added(before: Record, after: Record) -> list[str] | None:

@@ -166,6 +166,14 @@ def test_noise_between_runs_is_seen_where_there_are_several():
     assert only([run()], [run(20_600_000, "new")]).word == "SLOWER"
     cell = only(sessions([19_500_000, 20_500_000]), sessions([20_100_000, 21_100_000], "new"))
     assert cell.word == "INCONCLUSIVE"
+    assert (cell.before_ns.value, cell.after_ns.value) == (20_000_000, 20_600_000)
+    assert cell.ratio.value == pytest.approx(1.03)
+
+
+def test_of_an_aa_run_alone_one_side_counts():
+    aa = [with_side(run(middle), side, ("", ""), aa=True) for side, middle in (("a", 20_000_000), ("b", 25_000_000))]
+    cell = only(aa, [run(commit="new")])
+    assert (len(cell.old), cell.before_ns.value, cell.left_out) == (1, 20_000_000, 1)
 
 
 def test_aa_trials_raise_the_least_effect():
