@@ -30,7 +30,7 @@ from dsv4bench.units import format_count, format_in_unit, format_percent, time_u
 
 BY = ("cell", "mode", "batch", "kv")
 WORDS: tuple[Word, ...] = get_args(Word)
-BETWEEN_RUNS = "noise between runs is not in the interval of single runs: `dsv4bench ab` measures it"
+BETWEEN_RUNS = "noise between runs is not in the interval of single runs: dsv4bench ab measures it"
 HIDDEN = ("reason", "least", "before_runs", "after_runs", "before_key", "after_key")
 
 

@@ -20,7 +20,7 @@ TITLED = (
     *("graph", "graph-mode", "breaks", "break-outputs"),
 )
 FACTS = ("src", "torch", "triton", "cuda", "driver")
-NO_VERDICT = "change: from the last time above, as a share; no verdict: `dsv4bench compare` and `ab` judge"
+NO_VERDICT = "change: from the last time above, as a share; no verdict: dsv4bench compare and ab judge"
 TIME = ("time_ns", "time_low_ns", "time_high_ns")
 
 
