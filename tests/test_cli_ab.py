@@ -59,7 +59,7 @@ def pretended(monkeypatch):
         return [measured(cell, session) for cell in group]
 
     monkeypatch.setattr(sweep, "run_group", run_group)
-    monkeypatch.setattr(sweep, "make_model", lambda *_: None)
+    monkeypatch.setattr(sweep, "make_model", lambda geometry, _, seed: SimpleNamespace(geometry=geometry, seed=seed))
     return ran
 
 
