@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from dsv4bench.cli_compare import with_percent
+from dsv4bench.cli_compare_run import Request, run_compare
 from dsv4bench.results.schema import encode
 from tests.command_line import command_line
 from tests.results.synthetic import GPU, counts, lost, ramp, record, row
@@ -48,48 +50,62 @@ def runs(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text("".join(map(encode, records)))
 
 
-# before, after, options: the exit code and what is said on stderr
+# before, after, and the gate: the exit code and what is said on stderr
 GATES = [
-    ("old same", 0, ""),
-    ("old slow3", 0, ""),
-    ("old slow3 --gate", 1, "gate: SLOWER: eager, reuse on, kv v41+fp4, batch 1 x 1024: +3.00 % [+2.98 %, +3.02 %]"),
-    ("old slow3 --gate 5", 0, ""),
-    ("old slow1 --gate", 0, ""),
-    ("--gate 0.5 old slow1", 1, "gate: SLOWER"),
-    ("old slow1 --gate=0.5%", 1, "gate: SLOWER"),
-    ("old fast --gate --strict", 0, ""),
-    ("old noisy --gate", 0, "gate: passed: INCONCLUSIVE: eager, reuse on, kv v41+fp4, batch 1"),
-    ("old noisy --gate --strict", 3, "gate: INCONCLUSIVE: eager"),
-    ("old more", 0, ""),
-    ("old more --gate", 1, "gate: added launches: eager, reuse on, kv v41+fp4, batch 1 x 1024: sparse_attention"),
-    ("old fewer --gate --strict", 0, ""),
-    ("old wrong", 0, ""),
-    (
-        "old wrong --gate",
-        1,
-        "gate: no time any more: eager, reuse on, kv v41+fp4, batch 1 x 1024: after: wrong: a byte",
-    ),
-    ("wrong old --gate", 0, ""),
-    ("old b300", 0, ""),
-    ("old b300 --gate", 3, "gate: two machines: no verdict: eager"),
-    ("old driver", 3, ""),
-    ("old driver --gate", 3, "gate: not comparable: driver: 580 before, 590 after: eager"),
-    ("old v4", 4, ""),
-    ("old v4 --gate", 4, "gate: passed: not run after: eager"),
-    ("both same --gate", 0, "gate: passed: not run after: eager, reuse on, kv v41+fp4, batch 2"),
-    ("both same --gate --strict", 3, "gate: not run after"),
-    ("same both --gate --strict", 0, ""),
-    ("both slow-and-driver --gate", 1, "gate: SLOWER"),
+    ("old same", None, 0, ""),
+    ("old slow3", None, 0, ""),
+    ("old slow3", 2, 1, "gate: SLOWER: eager, reuse on, kv v41+fp4, batch 1 x 1024: +3.00 % [+2.98 %, +3.02 %]"),
+    ("old slow3", 5, 0, ""),
+    ("old slow1", 2, 0, ""),
+    ("old slow1", 0.5, 1, "gate: SLOWER"),
+    ("old fast", "strict", 0, ""),
+    ("old noisy", 2, 0, "gate: passed: INCONCLUSIVE: eager, reuse on, kv v41+fp4, batch 1"),
+    ("old noisy", "strict", 3, "gate: INCONCLUSIVE: eager"),
+    ("old more", None, 0, ""),
+    ("old more", 2, 1, "gate: added launches: eager, reuse on, kv v41+fp4, batch 1 x 1024: sparse_attention"),
+    ("old fewer", "strict", 0, ""),
+    ("old wrong", None, 0, ""),
+    ("old wrong", 2, 1, "gate: no time any more: eager, reuse on, kv v41+fp4, batch 1 x 1024: after: wrong: a byte"),
+    ("wrong old", 2, 0, ""),
+    ("old b300", None, 0, ""),
+    ("old b300", 2, 3, "gate: two machines: no verdict: eager"),
+    ("old driver", None, 3, ""),
+    ("old driver", 2, 3, "gate: not comparable: driver: 580 before, 590 after: eager"),
+    ("old v4", None, 4, ""),
+    ("old v4", 2, 4, "gate: passed: not run after: eager"),
+    ("both same", 2, 0, "gate: passed: not run after: eager, reuse on, kv v41+fp4, batch 2"),
+    ("both same", "strict", 3, "gate: not run after"),
+    ("same both", "strict", 0, ""),
+    ("both slow-and-driver", 2, 1, "gate: SLOWER"),
 ]
 
 
-@pytest.mark.parametrize(("typed", "code", "said"), GATES, ids=[typed for typed, *_ in GATES])
-def test_exit_codes(run, typed, code, said):
-    words = [f"{word}.jsonl" if word in RUNS else word for word in typed.split()]
-    found = run(*words)
-    assert found.code == code
-    assert said in found.err if said else found.err == ""
-    assert found.out
+@pytest.mark.parametrize(("sides", "gate", "code", "said"), GATES, ids=[f"{case[0]} {case[1]}" for case in GATES])
+def test_exit_codes(monkeypatch, tmp_path, capsys, sides, gate, code, said):
+    monkeypatch.chdir(tmp_path)
+    before, after = (Path(f"{name}.jsonl") for name in sides.split())
+    least = None if gate is None else 0.02 if gate == "strict" else gate / 100
+    found = run_compare(Request(before, after, "cell", least, gate is not None, gate == "strict", "table"))
+    out, err = capsys.readouterr()
+    assert found == code
+    assert said in err if said else err == ""
+    assert out
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "said"),
+    [
+        ("old.jsonl slow3.jsonl --gate", 1, "gate: SLOWER"),
+        ("--gate 0.5 old.jsonl slow1.jsonl", 1, "gate: SLOWER"),
+        ("old.jsonl slow1.jsonl --gate=2%", 0, ""),
+        ("old.jsonl noisy.jsonl --gate --strict", 3, "gate: INCONCLUSIVE"),
+        ("old.jsonl slow3.jsonl --by kv", 0, ""),
+    ],
+    ids=["bare", "first", "percent", "strict", "without"],
+)
+def test_the_gate_as_it_is_typed(run, typed, code, said):
+    found = run(*typed.split())
+    assert (found.code, found.err[: len(said)]) == (code, said)
 
 
 @pytest.mark.parametrize(
