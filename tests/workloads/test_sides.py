@@ -58,7 +58,7 @@ def test_a_side_is_written_as_it_is_typed():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("reus=off", "--a reus=off: no such switch (did you mean 'reuse'?); known: reuse, compressor, graph, graph-mode"),
+        ("reus=off", "--a reus=off: no such switch (did you mean 'reuse'?); known: reuse, compressor, graph"),
         ("reuse=of", "--a reuse=of: not known (did you mean 'off'?); known: on, off"),
         ("reuse=both", "--a reuse=both: not known; known: on, off"),
         ("reuse", "--a reuse: expected reuse=VALUE, VALUE one of on, off"),
