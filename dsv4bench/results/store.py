@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -133,16 +134,24 @@ def _flush_directory(directory: Path) -> None:
 
 
 def _read_file(file: Path, reading: Reading) -> None:
+    reading.records.extend(record for _, record in read_lines(file, reading.warnings))
+
+
+def read_lines(file: Path, warnings: list[str]) -> Iterator[tuple[bytes, Record]]:
+    """Yield every line of a .jsonl file, without its newline, and its record; a torn last line is a warning.
+
+    RecordError for any other line that is no record.
+    """
     lines = _bytes_of(file).split(b"\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            reading.records.append(decode(line, f"{file}:{number}"))
+            yield line, decode(line, f"{file}:{number}")
         except RecordError:
             if number < len(lines) or not _torn(line):
                 raise
-            reading.warnings.append(f"{file}:{number}: left out a torn last line ({len(line)} bytes)")
+            warnings.append(f"{file}:{number}: left out a torn last line ({len(line)} bytes)")
 
 
 def _torn(line: bytes) -> bool:

@@ -92,12 +92,13 @@ def kernel_names(words: Sequence[str]) -> tuple[str, ...]:
         raise UsageError(error.args[0]) from error
 
 
-def kernel_cells(typed: KernelArguments, elsewhere: bool = False) -> tuple[KernelGroup, ...]:
+def kernel_cells(typed: KernelArguments, elsewhere: bool = False, ran_on: str = "") -> tuple[KernelGroup, ...]:
     """Return the groups in the order in which they run; UsageError where nothing is left to measure.
 
-    On a CPU there are fewer rows, unless the cells are to run `elsewhere`, on a GPU.
+    On a CPU there are fewer rows, unless the cells are to run `elsewhere`, on a GPU. `ran_on` is the device, "cpu" or
+    "cuda", of a machine on which they were run; none: one of this machine's.
     """
-    device = resolve_device(typed.device)
+    device = ran_on or resolve_device(typed.device)
     names = kernel_names(typed.names)
     rows = number_axis("--rows", typed.rows) if typed.rows else ()
     layouts = word_axis("--kv", typed.kv, tuple(LAYOUTS)) if typed.kv else ()

@@ -101,10 +101,13 @@ class PrefillOptions:
     notes: tuple[str, ...]
 
 
-def prefill_options(typed: PrefillArguments) -> PrefillOptions:
-    """Return what `typed` means on this machine; UsageError, one line, for anything impossible."""
+def prefill_options(typed: PrefillArguments, ran_on: str = "") -> PrefillOptions:
+    """Return what `typed` means on this machine; UsageError, one line, for anything impossible.
+
+    `ran_on` is the device, "cpu" or "cuda", of a machine on which it was run; none: one of this machine's.
+    """
     typed = _filled(typed)
-    device = resolve_device(typed.device)
+    device = ran_on or resolve_device(typed.device)
     quick = typed.quick or (device == "cpu" and typed.samples is None)
     divide = CPU_DIVIDE if typed.requests and device == "cpu" else 1
     reuse = word_axis("--reuse", typed.reuse, BEFORE_FIRST, every="both")
