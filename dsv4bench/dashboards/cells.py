@@ -41,6 +41,29 @@ def mode_words(mode: str, breaks: object, outputs: object) -> str:
     return " ".join([mode, *form, *(["static"] if outputs == "static" else [])])
 
 
+def short_modes(records: Sequence[Record]) -> Callable[[Record], str]:
+    """Return how a table of these records calls their modes: by the form of breaks only where a mode has several."""
+    return _plain_mode if _one_form_each(records) else mode_text
+
+
+def mode_notes(records: Sequence[Record]) -> list[str]:
+    """Return the form of breaks that `short_modes` left out, e.g. "graph: breaks sm100, their outputs static"."""
+    forms = [
+        f"{record.mode}: breaks {record.variant['breaks']}, their outputs {record.variant.get('break-outputs')}"
+        for record in (records if _one_form_each(records) else ())
+        if record.variant.get("breaks")
+    ]
+    return list(dict.fromkeys(forms))
+
+
+def _plain_mode(record: Record) -> str:
+    return record.mode
+
+
+def _one_form_each(records: Sequence[Record]) -> bool:
+    return len({mode_text(record) for record in records}) == len({record.mode for record in records})
+
+
 def batch_text(record: Record) -> str:
     """Return "64 x 128" for 64 requests of 128 new tokens each, "64" where their lengths differ."""
     requests, extend = record.batch.get("requests"), record.batch.get("extend")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dsv4bench.dashboards.cells import (
@@ -10,12 +10,14 @@ from dsv4bench.dashboards.cells import (
     both_ran,
     grouped,
     heading,
+    mode_notes,
     mode_text,
     notes_of,
     records_of,
     said_of,
     section,
     settings,
+    short_modes,
     sides_run,
     sides_text,
 )
@@ -56,9 +58,17 @@ def _graph_table(same: Sequence[Pair]) -> Table:
         Column("capture", _names("capture_ns")),
         Column("memory", _names("memory_bytes")),
     )
-    rows = tuple(_graph_row(pair, bucket, both_ran(same)) for pair in same for bucket in _buckets(pair))
+    records = records_of(same)
+    mode = short_modes(records)
+    rows = tuple(_graph_row(pair, bucket, both_ran(same), mode) for pair in same for bucket in _buckets(pair))
     general = (HOW_MADE, COPIED + (OF_BOTH if both_ran(same) else ""), LEFT_OUT)
-    notes = (settings(same[0].any), *general, *said_of(records_of(same), _form), *notes_of(records_of(same)))
+    notes = (
+        settings(same[0].any),
+        *general,
+        *mode_notes(records_of(same)),
+        *said_of(records_of(same), _form),
+        *notes_of(records_of(same)),
+    )
     return Table(heading(f"Graph form, {sides_run(same)}", same[0].any), columns, rows, notes)
 
 
@@ -77,7 +87,7 @@ def _buckets(pair: Pair) -> list[int | None]:
     return list(dict.fromkeys(bucket for record in pair.records for bucket in _graphs(record)))
 
 
-def _graph_row(pair: Pair, bucket: int | None, both: bool) -> tuple[Cell, ...]:
+def _graph_row(pair: Pair, bucket: int | None, both: bool, mode: Callable[[Record], str]) -> tuple[Cell, ...]:
     sides = (pair.before, pair.after)
     graphs = [_graphs(record).get(bucket) or {} for record in sides]
     one, batch = graphs[1] or graphs[0], pair.any.batch
@@ -87,7 +97,7 @@ def _graph_row(pair: Pair, bucket: int | None, both: bool) -> tuple[Cell, ...]:
     copied = one.get("copied_bytes")
     return (
         Cell(batch_text(pair.any), (batch.get("requests"), batch.get("extend"))),
-        cell(mode_text(pair.any)),
+        cell(mode_text(pair.any), mode(pair.any)),
         *(cell(one.get(name)) for name in ("bucket", "segments", "breaks")),
         Cell(sides_text(both, *launches) or sides_text(both, *calls), (*launches, *calls)),
         Cell("", tuple(copies)),

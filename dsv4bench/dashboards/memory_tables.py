@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dsv4bench.dashboards.cells import (
     both_ran,
     grouped,
     heading,
+    mode_notes,
     notes_of,
     records_of,
     said_of,
     section,
     settings,
+    short_modes,
     sides_run,
     sides_text,
 )
@@ -43,6 +45,7 @@ def memory_tables(compared: Sequence[Pair]) -> list[Table]:
 
 def _memory_table(same: Sequence[Pair]) -> Table:
     records = records_of(same)
+    mode = short_modes(records)
     scale, unit = time_unit([time for record in records if (time := _host_submit(record)) is not None])
     columns = (
         *CELL_COLUMNS,
@@ -52,9 +55,9 @@ def _memory_table(same: Sequence[Pair]) -> Table:
         *(Column("", _names(name)) for name in GRAPH.values()),
     )
     notes = [settings(same[0].any), SUBMIT_NOTE, *said_of(records, _failed_checks)]
-    notes += notes_of(records)
+    notes += [*mode_notes(records), *notes_of(records)]
     title = heading(f"Host submit, memory and checks, {sides_run(same)}", same[0].any)
-    return Table(title, columns, tuple(_memory_row(pair, scale, both_ran(same)) for pair in same), tuple(notes))
+    return Table(title, columns, tuple(_memory_row(pair, scale, both_ran(same), mode) for pair in same), tuple(notes))
 
 
 def _names(name: str) -> tuple[str, ...]:
@@ -66,13 +69,13 @@ def _host_submit(record: Record | None) -> float | None:
     return median_interval(samples).value if samples else None
 
 
-def _memory_row(pair: Pair, scale: int, both: bool) -> tuple[Cell, ...]:
+def _memory_row(pair: Pair, scale: int, both: bool, mode: Callable[[Record], str]) -> tuple[Cell, ...]:
     sides = (pair.before, pair.after)
     submits = tuple(_host_submit(record) for record in sides)
     checks = tuple(_checks(record.checks) if record else "" for record in sides)
     graphs = [(record.graph if record else None) or {} for record in sides]
     return (
-        *cell_cells(pair.any),
+        *cell_cells(pair.any, mode),
         Cell(sides_text(both, *(format_in_unit(submit, scale) or None for submit in submits)), submits),
         *(_size_cell(both, [record.memory.get(name) if record else None for record in sides]) for name in BYTES),
         Cell(_checks([check for record in pair.records for check in record.checks]), checks),

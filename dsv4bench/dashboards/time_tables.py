@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dsv4bench.dashboards.cells import (
     batch_text,
     both_ran,
     grouped,
     heading,
+    mode_notes,
     mode_text,
     notes_of,
     provenance,
@@ -17,6 +18,7 @@ from dsv4bench.dashboards.cells import (
     said_of,
     section,
     settings,
+    short_modes,
     sides_run,
 )
 from dsv4bench.dashboards.style import plus_minus
@@ -55,10 +57,11 @@ def time_table(title: str, sides: tuple[str, str], compared: Sequence[Comparison
         Column("pred us", ("predicted_ns",)),
         *(Column("", (f"{side}_{name}",)) for side in sides for name in ("status", "reason", "samples")),
     )
-    rows = tuple(_time_row(one, scale) for one in compared)
     records = records_of([one.pair for one in compared])
+    mode = short_modes(records)
+    rows = tuple(_time_row(one, scale, mode) for one in compared)
     found = [*_unresolved_notes(compared), *said_of(records, lambda record: record.flags), *_reasons(records)]
-    return Table(title, columns, rows, (*notes, *found))
+    return Table(title, columns, rows, (*notes, *mode_notes(records), *found))
 
 
 def side_columns(sides: tuple[str, str], pairs: Sequence[Pair], unit: str) -> list[Column]:
@@ -75,15 +78,15 @@ def sides_title(pairs: Sequence[Pair]) -> str:
     return "reuse off (before) and on (after)" if both_ran(pairs) else sides_run(pairs)
 
 
-def cell_cells(record: Record) -> list[Cell]:
-    """Return the cells that say which cell a row is of, for `CELL_COLUMNS`."""
+def cell_cells(record: Record, mode: Callable[[Record], str] = mode_text) -> list[Cell]:
+    """Return the cells that say which cell a row is of, for `CELL_COLUMNS`; `mode` calls its mode for a reader."""
     batch = record.batch
     forwards = batch.get("forwards")
     return [
         Cell(batch_text(record), (batch.get("requests"), batch.get("extend"))),
         Cell(rows_text(record), (batch.get("rows"), batch.get("padded_rows"))),
         cell(forwards, "" if forwards in (None, 1) else str(forwards)),
-        cell(mode_text(record)),
+        cell(mode_text(record), mode(record)),
     ]
 
 
@@ -108,10 +111,10 @@ def _names(side: str) -> tuple[str, ...]:
     return (f"{side}_ns", f"{side}_low_ns", f"{side}_high_ns")
 
 
-def _time_row(one: Comparison, scale: int) -> tuple[Cell, ...]:
+def _time_row(one: Comparison, scale: int, mode: Callable[[Record], str]) -> tuple[Cell, ...]:
     first, second = one.pair.before, one.pair.after
     return (
-        *cell_cells(one.pair.any),
+        *cell_cells(one.pair.any, mode),
         interval_cell(one.before, scale, otherwise=_status(first)),
         interval_cell(one.after, scale, otherwise=_status(second)),
         interval_cell(one.difference, NS_PER_US, signed=True),

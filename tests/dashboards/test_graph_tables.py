@@ -43,7 +43,7 @@ def test_a_row_by_hand():
     assert shown(cells()) == [
         {
             "batch": "1 x 1024",
-            "mode": "graph sm100",
+            "mode": "graph",
             "bucket": "1024",
             "graphs": "49",
             "breaks": "52",

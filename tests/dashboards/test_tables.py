@@ -113,6 +113,22 @@ def test_of_one_side_no_table_speaks_of_two(reuse):
     assert not any("diff:" in note or "pred" in note for note in times.notes)
 
 
+def form(breaks, outputs="copy", graph=True):
+    return with_variant(record(graph=graph), breaks=breaks if graph else None, **{"break-outputs": outputs})
+
+
+def test_a_mode_of_one_form_says_it_once_behind_the_table():
+    (table,) = named([form("sm100", graph=False), form("sm100", "static")], "Step time")
+    assert [line["mode"] for line in texts(table)] == ["eager", "graph"]
+    assert "graph: breaks sm100, their outputs static" in table.notes
+
+
+def test_modes_of_several_forms_say_theirs_in_every_row():
+    (table,) = named([form("sm100"), form("hopper"), form("sm100", "static")], "Step time")
+    assert [line["mode"] for line in texts(table)] == ["graph sm100", "graph hopper", "graph sm100 static"]
+    assert not any("breaks sm100, their outputs" in note for note in table.notes)
+
+
 def test_a_cell_that_never_ran_has_no_memory_and_no_kernels_ran_on_anything():
     two = {"dequant": "sglang", "combine": "triton"}
     never = record(status="failed", reason="no", samples_ns={}, counts=[], checks=[], memory={}, providers=two)
