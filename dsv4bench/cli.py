@@ -196,6 +196,7 @@ def show(
 
 
 app.command(epilog=EPILOG)(cli_report.plot)
+app.command(epilog=EPILOG)(cli_report.report)
 
 
 @app.command()

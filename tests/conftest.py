@@ -21,10 +21,11 @@ HAVE_GPU = torch.cuda.is_available() and not interpreter.switched_on()
 
 
 def pytest_collection_modifyitems(config, items):
-    """Skip tests marked `gpu` where kernels do not run on a GPU, and `slow` ones unless -m asks for them."""
+    """Skip tests marked `gpu` where kernels do not run on a GPU, `slow` and `browser` ones unless -m asks for them."""
     reasons = {} if HAVE_GPU else {"gpu": "needs an NVIDIA GPU"}
-    if "slow" not in config.option.markexpr:
-        reasons["slow"] = "runs with -m slow"
+    for mark in ("slow", "browser"):
+        if mark not in config.option.markexpr:
+            reasons[mark] = f"runs with -m {mark}"
     for item in items:
         for mark in reasons.keys() & item.keywords.keys():
             item.add_marker(pytest.mark.skip(reason=reasons[mark]))
