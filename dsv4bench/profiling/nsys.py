@@ -22,6 +22,7 @@ NO_REPORT = "nsys wrote no report (a bare collector has no importer: install the
 NO_RANGES = "nsys recorded no range: it is older than the NVTX of the package nvtx; take a newer nsys"
 _TABLES = ("StringIds", "ThreadNames", "NVTX_EVENTS", "PROFILER_OVERHEAD", "ANALYSIS_DETAILS")
 _TABLES_LIKE = ("CUPTI_ACTIVITY_KIND_", "CUDA_GRAPH", "TARGET_INFO_GPU", "TARGET_INFO_CUDA_", "TARGET_INFO_SESSION_")
+_OF_EXPORT = ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_PRODUCT_DATE", "EXPORT_SCHEMA")
 _SETTINGS = {  # by a part of a setting's name
     "META_DATA_CAPTURE": (
         "CAPTURE_EVENT_TYPE",
@@ -31,7 +32,8 @@ _SETTINGS = {  # by a part of a setting's name
         "START_TRIGGER",
         "NVTX_DOMAIN_FILTER_STRING",
     ),
-    "META_DATA_EXPORT": ("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_PRODUCT_DATE", "EXPORT_SCHEMA"),
+    "META_DATA_EXPORT": _OF_EXPORT,
+    "EXPORT_META_DATA": _OF_EXPORT,  # the same until 2022
     "TARGET_INFO_SYSTEM_ENV": ("NvDriverVersion", "CudaDriverVersion"),
 }
 _NAMES = ("nameId", "textId", "jsonTextId", "demangledName", "shortName", "mangledName")  # columns of string ids

@@ -43,6 +43,7 @@ TABLES = {
         ("EXPORT_HOST", "somebody"),
         ("EXPORT_PARAM_INPUT_PATH_ABS", "/home/somebody"),
     ],
+    "EXPORT_META_DATA (name, value)": [("EXPORT_PRODUCT_VERSION", "2022.4.2"), ("EXPORT_HOST", "somebody")],
     "TARGET_INFO_SYSTEM_ENV (name, value)": [
         ("NvDriverVersion", "58015903"),
         ("DeviceEnvironment", f"HOME=/home/somebody;{SECRET}"),
@@ -75,6 +76,7 @@ TABLES = {
 KEPT = {
     "META_DATA_CAPTURE": 2,
     "META_DATA_EXPORT": 2,
+    "EXPORT_META_DATA": 1,
     "TARGET_INFO_SYSTEM_ENV": 1,
     "StringIds": 5,
     "ThreadNames": 1,

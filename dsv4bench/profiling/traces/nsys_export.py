@@ -1,4 +1,7 @@
-"""Read a report of Nsight Systems (`.nsys-rep`): an installed nsys exports it, once, into the cache of the user."""
+"""Read a report of Nsight Systems (`.nsys-rep`): an installed nsys exports it, once, into the cache of the user.
+
+What is kept are events and settings; the environments of the processes, which a report holds, are not.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import hashlib
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from dsv4bench.errors import TraceFormatError
+from dsv4bench.profiling.nsys import keep_events
 from dsv4bench.profiling.traces import nsys_reader
 from dsv4bench.profiling.traces.columns import Trace
 from dsv4bench.profiling.traces.nsys_tables import said
@@ -72,12 +77,13 @@ def export(path: Path, folder: Path, timeout_s: float = TIMEOUT_S) -> Path:
                     path,
                     timeout_s,
                 )
+                keep_events(unfinished.resolve(strict=True))
                 unfinished.replace(exported)
             finally:
                 unfinished.unlink(missing_ok=True)
         exported.touch()
         _prune(folder, exported)
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         raise TraceFormatError(f"{path}: cannot be exported: {said(error)}") from error
     return exported
 

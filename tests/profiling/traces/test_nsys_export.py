@@ -30,12 +30,14 @@ def report(tmp_path, monkeypatch):
 @pytest.fixture
 def install(tmp_path):
     """Puts a script on the PATH as nsys, which may name {log} and {made}, an export; returns what tells its calls."""
-    export = made.export(tmp_path / "made.sqlite", {made.KERNEL: [made.kernel(1, 2, 1)]})
+    exported = tmp_path / "made.sqlite"
     log = tmp_path / "log"
 
-    def install(script):
+    def install(script, export=True):
+        if export:
+            made.export(exported, {made.KERNEL: [made.kernel(1, 2, 1)]})
         nsys = tmp_path / "bin" / "nsys"
-        nsys.write_text(script.format(log=log, made=export))
+        nsys.write_text(script.format(log=log, made=exported))
         nsys.chmod(0o755)
         return lambda: log.read_text().splitlines() if log.exists() else []
 
@@ -51,6 +53,29 @@ def test_a_report_is_exported_once(report, install, tmp_path):
     assert calls()[0].endswith(str(report))
     assert [file.name.split("-")[0] for file in (tmp_path / "cache").iterdir()] == ["step"]
     assert list(report.parent.iterdir()) == [report]
+
+
+def test_the_cache_keeps_no_environment_of_a_report(report, install, tmp_path):
+    made.export(
+        tmp_path / "made.sqlite",
+        {
+            made.KERNEL: [made.kernel(1, 2, 1)],
+            "META_DATA_EXPORT": [{"name": "EXPORT_PRODUCT_VERSION", "value": "2025.5.2"}],
+            "META_DATA_CAPTURE": [{"name": "PROCESS_0:ENVIRONMENT_VARIABLE_3", "value": "TOKEN=hunter2"}],
+        },
+    )
+    install(EXPORTS, export=False)
+    assert nsys_export.read(report).facts["nsys"] == "2025.5.2"
+    (kept,) = (tmp_path / "cache").iterdir()
+    assert b"hunter2" not in kept.read_bytes()
+
+
+def test_an_export_that_is_no_database_is_told(report, install, tmp_path):
+    (tmp_path / "made.sqlite").write_text("no database, whatever its name and however long it is")
+    install(EXPORTS, export=False)
+    with pytest.raises(TraceFormatError, match=r"cannot be exported: file is not a database$"):
+        nsys_export.read(report)
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_a_changed_report_is_exported_again(report, install):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from dsv4bench.errors import TraceFormatError
-from dsv4bench.profiling.traces.columns import COPY, KERNEL, NO_ID, PUSH_POP, SET, START_END
+from dsv4bench.profiling.nsys import keep_events
+from dsv4bench.profiling.traces.columns import COPY, KERNEL, NO_ID, PUSH_POP, SET, START_END, TABLES
 from dsv4bench.profiling.traces.nsys_reader import read, sniff
 from tests.profiling.traces.shared_traces import FOLDER, needs_traces
 
@@ -181,3 +182,15 @@ def test_the_other_formats_are_not_claimed():
 def test_no_environment_variable_is_kept():
     trace = read(FOLDER / "real" / "hpcgroup-pipit" / "cloverleaf-cuda.sqlite")
     assert "SLURM_GPUS" not in " ".join([*trace.facts, *trace.facts.values(), *map(str, np.asarray(trace.strings))])
+
+
+@pytest.mark.parametrize("entry", entries())
+def test_an_export_without_its_environment_is_read_alike(entry, traces, tmp_path):
+    path = tmp_path / "kept.sqlite"
+    path.write_bytes((FOLDER / "real" / entry["dst"]).read_bytes())
+    keep_events(path)
+    whole, kept = traces(entry), read(path)
+    for name in TABLES:
+        assert getattr(whole, name).equals(getattr(kept, name)), name
+    same = ("strings", "facts", "devices", "repairs", "recorded", "processes", "threads")
+    assert {name: getattr(kept, name) for name in same} == {name: getattr(whole, name) for name in same}
