@@ -41,13 +41,35 @@ def sections(frame: pd.DataFrame, *apart: str, together: Sequence[str] = ()) -> 
         return []
     named = [name for name in (*SECTION, *apart) if name not in together]
     keys = [name for name in named if name in frame and frame[name].nunique(dropna=False) > 1]
-    place = [name for name in ("requests", "mode", "breaks", "break-outputs", "compressor") if name in frame]
-    if frame["requests"].nunique() > 1 and frame.duplicated([*keys, *place, *together]).any():
-        keys.append("extend")
-    if not keys:
-        return [("", frame)]
-    parts = frame.groupby(keys, sort=False, dropna=False)
-    return [("".join(map(_words, keys, values)), part) for values, part in parts]
+    parts = _parts(frame, keys)
+    told = _telling(keys, [values for values, _ in parts])
+    found = [("".join(_words(keys[at], values[at]) for at in told), part) for values, part in parts]
+    return [
+        (end + "".join(map(_words, ["extend"], lengths)), same)
+        for end, part in found
+        for lengths, same in _parts(part, _lengths(part, together))
+    ]
+
+
+def _parts(frame: pd.DataFrame, keys: Sequence[str]) -> list[tuple[tuple[object, ...], pd.DataFrame]]:
+    """Return the parts of a frame with equal `keys`, with their values."""
+    return list(frame.groupby(list(keys), sort=False, dropna=False)) if keys else [((), frame)]
+
+
+def _telling(keys: Sequence[str], values: Sequence[tuple[object, ...]]) -> list[int]:
+    """Return the places of the keys that are needed to tell these values apart; those of `MACHINE` go first."""
+    kept = list(range(len(keys)))
+    for place in range(len(keys)):
+        fewer = [at for at in kept if at != place]
+        if len({tuple(str(one[at]) for at in fewer) for one in values}) == len(values):
+            kept = fewer
+    return kept
+
+
+def _lengths(part: pd.DataFrame, together: Sequence[str]) -> list[str]:
+    """Return by what a part must be split further: lengths of requests, where batches of several lie at one place."""
+    place = [name for name in ("requests", "mode", "breaks", "break-outputs", "compressor", *together) if name in part]
+    return ["extend"] if part["requests"].nunique() > 1 and part.duplicated(place).any() else []
 
 
 def mode_panels(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -62,3 +62,25 @@ def test_the_largest_batch_is_the_one_with_the_most_rows():
 )
 def test_a_name_in_a_file_s_name_leaves_no_folder(text, words):
     assert file_words(text) == words
+
+
+def test_a_name_says_no_more_than_tells_the_parts_apart():
+    cells = [of_commit(with_variant(record(1), kv=kv), commit * 40) for kv, commit in (("v4", "a"), ("v41", "b"))]
+    assert [name for name, _ in sections(comparison_frame(cells))] == ["-kv-v4", "-kv-v41"]
+    cells.append(of_commit(with_variant(record(1), kv="v41"), "a" * 40))
+    assert [name for name, _ in sections(comparison_frame(cells))] == [
+        "-commit-aaaaaaaaaaaa-kv-v4",
+        "-commit-bbbbbbbbbbbb-kv-v41",
+        "-commit-aaaaaaaaaaaa-kv-v41",
+    ]
+
+
+def test_lengths_of_one_run_do_not_split_another():
+    lengths = compressors(modes=("eager",))  # one request of two lengths
+    other = [with_variant(one, kv="v4") for one in modes("eager")]  # two batches, each of one length
+    mixed = [with_variant(one, kv="v41") for one in (*lengths, *compressors((1024,), modes=("eager",)), *other)]
+    assert [(name, len(part)) for name, part in sections(comparison_frame([*lengths, *other]))] == [
+        ("-kv-v41-fp4", 4),
+        ("-kv-v4", 2),
+    ]
+    assert [name for name, _ in sections(comparison_frame(mixed))] == ["-extend-64", "-extend-1024"]
