@@ -93,6 +93,7 @@ def prefill(
     path: options.AttentionPath = ["sparse"],
     geometry: options.Geometry = None,
     dep_simulated: options.DepSimulated = ["1"],
+    dep: options.Dep = "",
     device: options.Device = "auto",
     seed: options.Seed = "0",
     samples: options.Samples = None,

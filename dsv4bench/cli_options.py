@@ -113,6 +113,10 @@ DepSimulated = Annotated[
     list[str],
     typer.Option("--dep-simulated", metavar="AXIS", help="Deal the requests to N ranks, run one after another here."),
 ]
+Dep = Annotated[
+    str,
+    typer.Option("--dep", metavar="N", help="Deal the requests to N ranks, real processes with a device each."),
+]
 Device = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to run.")]
 Seed = Annotated[str, typer.Option("--seed", metavar="N", help="Seed of weights, inputs and page tables.")]
 Samples = Annotated[

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dsv4bench import cli_dep
 from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK
 from dsv4bench.cli_profile import TOOLS, Profiles, check_profile, profile_largest
 from dsv4bench.cli_progress import progress
@@ -61,6 +62,8 @@ def run_prefill(request: Request) -> int:
     if request.dry_run:
         _print_plan(plan, replace(options, notes=(*options.notes, *said)), request.form)
         return OK
+    if options.dep:
+        return _run_ranks(request, options, plan)
     refuse_too_large(plan, free_bytes(options.device))
     if not request.quiet:
         _tell(*filter(None, [note]), *said)
@@ -73,9 +76,23 @@ def run_prefill(request: Request) -> int:
             profiles = _profile(whole, left, session, store, request)
             _run(left, session, store, profiles, request.quiet)
         except KeyboardInterrupt:
-            return _interrupted(store)
-        code = _print(store, plan, session, request)
+            return tell_interrupted(store.directory, len(read_records(store.path).records))
+        code = print_run(store.directory, plan, session, request)
         return FAILED if profiles.failures else code
+
+
+def _run_ranks(request: Request, options: PrefillOptions, plan: Sequence[Group]) -> int:
+    """Run the plan on several processes; the one that has the records prints them."""
+    for name in ("profile", "shard"):
+        if value := getattr(request, name):
+            raise UsageError(f"--{name} {value}: not with --dep; expected one of both")
+    run = cli_dep.Run(request.typed, plan, request.out, request.resume, request.quiet, request.src)
+    ended = cli_dep.run_ranks(run, options)
+    if ended.code == INTERRUPTED and ended.directory:
+        return tell_interrupted(ended.directory, len(finished_keys(ended.directory)))
+    if ended.code != OK or ended.directory is None:
+        return ended.code
+    return print_run(ended.directory, plan, run.session(ended.directory), request)
 
 
 def _done(resume: Path | None) -> frozenset[str]:
@@ -110,11 +127,10 @@ def _run(left: Sequence[Group], session: Session, store: Store, profiles: Profil
                 store.append(replace(record, traces=list(profiles.files.get(record.key, ()))))
 
 
-def _interrupted(store: Store) -> int:
-    """Say what is kept after Ctrl-C, and how to go on."""
-    kept = len(read_records(store.path).records)
-    _tell(f"interrupted: {kept} new records are kept in {store.directory}; go on with")
-    _tell(f"  {resume_command(sys.argv[1:], store.directory)}")
+def tell_interrupted(directory: Path, kept: int) -> int:
+    """Say what is kept after Ctrl-C, and how to go on; return the exit code."""
+    _tell(f"interrupted: {kept} new records are kept in {directory}; go on with")
+    _tell(f"  {resume_command(sys.argv[1:], directory)}")
     return INTERRUPTED
 
 
@@ -123,16 +139,16 @@ def resume_command(arguments: Sequence[str], directory: Path) -> str:
     return shlex.join(["dsv4bench", *without(arguments, PLACE), "--resume", str(directory)])
 
 
-def _print(store: Store, plan: Sequence[Group], session: Session, request: Request) -> int:
+def print_run(directory: Path, plan: Sequence[Group], session: Session, request: Request) -> int:
     """Print the records of this plan in its order, those of an earlier run included, and return the exit code."""
     cells_in_order = [cell for group in plan for cell in group]
     place = {cell.key(session.commit): number for number, cell in enumerate(cells_in_order)}
-    folder = request.resume or store.directory  # of all shards, where one goes on
+    folder = request.resume or directory  # of all shards, where one goes on
     found = [record for record in read_records(folder).records if record.key in place]
     records = sorted(found, key=lambda record: place[record.key])
     tables.show(records, request.form, sys.stdout)
     if not request.quiet:
-        _tell(f"records: {store.directory}")
+        _tell(f"records: {directory}")
     return exit_code(records)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,8 @@ from dsv4bench.profiling.verify import Check, Seen
 from dsv4bench.workloads.batch import Batch, Plan, Request
 from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.buckets import Refusal
-from dsv4bench.workloads.cells import Group
+from dsv4bench.workloads.cells import Cell, Group
+from dsv4bench.workloads.dep import pad_to
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.prefill import Prefill
 from dsv4bench.workloads.step import Piece, Step
@@ -35,16 +36,23 @@ from dsv4bench.workloads.step import Piece, Step
 NO_GRAPH = 0
 
 
-def padded_plan(group: Group) -> tuple[Plan, dict[int, str]]:
+def graph_cell(group: Group) -> Cell:
+    """Return the cell whose graph decides how the group is padded: a breakable one where there is any."""
+    breakable = (cell for cell in group if cell.variant.graph and cell.variant.graph_mode == "breakable")
+    return next(breakable, group[0])
+
+
+def padded_plan(group: Group, agreed: Sequence[int | Refusal] | None = None) -> tuple[Plan, dict[int, str]]:
     """Return the group's plan with the forwards that a graph takes padded to their bucket, and the refusals by forward.
 
-    A group without a breakable graph is not padded.
+    A group without a breakable graph is not padded. `agreed` is what ranks agreed on for each forward.
     """
-    breakable = (cell for cell in group if cell.variant.graph and cell.variant.graph_mode == "breakable")
-    cell = next(breakable, group[0])
-    padded = enumerate(cell.graph_forwards)
-    refusals = {number: found.reason for number, found in padded if isinstance(found, Refusal)}
-    return tuple(zip(*cell.run_forwards, strict=True)), refusals
+    cell = graph_cell(group)
+    padded = cell.graph_forwards if agreed is None else tuple(map(pad_to, cell.forwards, agreed))
+    refusals = {number: found.reason for number, found in enumerate(padded) if isinstance(found, Refusal)}
+    both = zip(cell.forwards, padded, strict=True)
+    run = [eager if isinstance(found, Refusal) else found for eager, found in both]
+    return tuple(zip(*run, strict=True)), refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +145,15 @@ class Graphs:
         `again`, after timing, one batch is enough: the graph has not changed. A full graph is good for no other.
         """
         done: set[int] = set()
+        with_rows = {self.key(run, forward) for forward in self.prefill.all_forwards() if forward.live}
         for forward in self.prefill.all_forwards():
             key, captured = self.key(run, forward), self.of(run, forward)
-            if captured is None or not forward.live or key in done:
+            if captured is None or key in done or (key in with_rows and not forward.live):
                 continue
             done.add(key)
+            if not forward.live:  # nobody has rows here: a rank that is a process of its own and has no request
+                yield self._empty(step, forward.batch, captured)
+                continue
             yield self._check("replay against eager", run, step, forward, captured)
             if not (run.full or again):
                 yield from self._other_batches(run, step, forward.batch, captured)

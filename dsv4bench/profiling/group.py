@@ -6,8 +6,8 @@ one step with a workspace of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,7 +26,8 @@ from dsv4bench.profiling.redundancy import repeated
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import Call, Part, Period, Subject, Timing, interleave
 from dsv4bench.profiling.verify import Check, KernelAudit, Seen
-from dsv4bench.ranges import Mark, Silent
+from dsv4bench.ranges import Silent
+from dsv4bench.workloads.batch import Plan
 from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.forward import Forward
@@ -47,7 +48,7 @@ class GroupRun:
         self.runs = [CellRun(cell) for cell in group]
         self.session = session
         self.model = model
-        self.plan, self.refusals = padded_plan(group)
+        self.plan, self.refusals = self._padded(group)
         self.steps: dict[StepKey, Step] = {}
         self.predicted: dict[str, Any] | None = None
         self._seen: dict[StepKey, Seen] = {}
@@ -83,11 +84,20 @@ class GroupRun:
         """Return the cells that can still be measured: all, or the eager or the graph ones."""
         return [run for run in self.runs if run.live and graph in (None, run.graph)]
 
+    def _padded(self, group: Group) -> tuple[Plan, dict[int, str]]:
+        return padded_plan(group)
+
+    def _prepared(self, variant: Variant) -> Prefill:
+        return prepare(self.model, variant, self.plan, "torch" in self.compressors, self._break_copies)
+
+    def agree(self, place: str) -> None:
+        """Nobody else runs this group."""
+
     def allocate(self) -> None:
         """Allocate pools and buffers, write the prefix, make the steps; a cell whose graph is refused ends here."""
         variant = self.runs[0].cell.variant
         check_choice(parse(variant.provider, self.session.device.type), self.session.device.type)
-        self._prefill = prepare(self.model, variant, self.plan, "torch" in self.compressors, self._break_copies)
+        self._prefill = self._prepared(variant)
         self._graphs = Graphs(self._prefill, self.session.device)
         # reuse off is what every output is compared with, also where only reuse on is measured
         reuses = dict.fromkeys(("off", *(run.cell.variant.reuse for run in self.runs)))
@@ -216,15 +226,19 @@ class GroupRun:
         if not busy:
             return [None] * len(runs)
         subjects = [Subject(tuple(part(run, forward) for forward in busy), period) for run in runs]
-        self._mark(self.session.mark)
-        try:
+        with self._marked():
             return interleave(subjects, self.session.clock, self.session.rule, monitor.sample, monitor.sm_mhz)
-        finally:
-            self._mark(Silent())
 
-    def _mark(self, mark: Mark) -> None:
+    @contextmanager
+    def _marked(self) -> Iterator[None]:
+        """Let the session's mark hear what is timed."""
         for step in self.steps.values():
-            step.ops.mark = mark
+            step.ops.mark = self.session.mark
+        try:
+            yield
+        finally:
+            for step in self.steps.values():
+                step.ops.mark = Silent()
 
     def _eager_part(self, run: CellRun, forward: Forward) -> Part:
         step = self.steps[run.key]

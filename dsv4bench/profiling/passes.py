@@ -1,7 +1,8 @@
 """Runs one group of cells, pass by pass, and returns a record for every cell, whatever happens to it.
 
 The order is: allocate, verify, time eager, capture and time graph, count, verify again with poisoned storage. A wrong
-result ends a cell before it is timed, and running out of memory ends the group's cells but not the sweep.
+result ends a cell before it is timed, and running out of memory ends the group's cells but not the sweep. Where ranks
+are processes, each does all of this for its own requests, and they agree on what has ended after every pass.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable
 import torch
 
 from dsv4bench.profiling.group import GroupRun
+from dsv4bench.profiling.rank_recording import merged
+from dsv4bench.profiling.rank_run import RankRun
 from dsv4bench.profiling.recording import records
 from dsv4bench.profiling.session import Session
 from dsv4bench.results.record import Record
@@ -22,7 +25,7 @@ Progress = Callable[[str], None]
 
 def run_group(group: Group, model: Model, session: Session, progress: Progress = lambda _: None) -> list[Record]:
     """Run all passes of a group, telling `progress` each one's name, and return one record per cell."""
-    run = GroupRun(group, model, session)
+    run = RankRun(group, model, session, session.peers) if session.peers else GroupRun(group, model, session)
     passes: tuple[tuple[str, Callable[[], None]], ...] = (
         ("allocate", run.allocate),
         ("verify", run.verify),
@@ -36,7 +39,8 @@ def run_group(group: Group, model: Model, session: Session, progress: Progress =
             if run.living():
                 progress(name)
                 _guarded(run, step)
-    return records(run)
+                run.agree(name)
+    return merged(run, records(run)) if isinstance(run, RankRun) else records(run)
 
 
 def _guarded(run: GroupRun, step: Callable[[], None]) -> None:

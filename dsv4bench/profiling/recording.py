@@ -10,6 +10,7 @@ from typing import Any
 from dsv4bench.profiling.capture import ON_A_TAPE, Captured
 from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.group import GroupRun
+from dsv4bench.profiling.lockstep import ALIGNMENT
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import StopRule, Timing
 from dsv4bench.results.record import Record
@@ -42,16 +43,16 @@ def record(run: CellRun, group: GroupRun) -> Record:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         status=run.status,
         reason=run.reason,
-        label="simulated" if cell.ranks > 1 else "measured",
+        label=cell.label,
         engine=_engine(cell, session),
         note=notes(run, group),
         geometry=cell.geometry.name,
         batch=_batch(run, group),
         ranks=cell.ranks,
-        variant=cell.variant.switches() | {"chunk": cell.chunk, "dep-simulated": cell.ranks, "seed": cell.seed},
+        variant=cell.switches(),
         providers=group.steps[run.key].ops.ran_on if run.key in group.steps else {},
         samples_ns=samples,
-        rank_samples_ns=ranks if ok and cell.ranks > 1 else None,
+        rank_samples_ns=ranks if ok and (cell.dep or cell.ranks > 1) else None,
         timing=_timing(run, session) if ok else None,
         predicted=group.predicted if ok else None,
         counts=[dict(row) for row in run.counts.rows] if run.counts else [],
@@ -78,13 +79,13 @@ def unmeasured(cell: Cell, session: Session, status: str, reason: str) -> Record
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         status=status,
         reason=reason,
-        label="simulated" if cell.ranks > 1 else "measured",
+        label=cell.label,
         engine=_engine(cell, session),
         note=list(session.notes),
         geometry=cell.geometry.name,
         batch=_load(cell),
         ranks=cell.ranks,
-        variant=cell.variant.switches() | {"chunk": cell.chunk, "dep-simulated": cell.ranks, "seed": cell.seed},
+        variant=cell.switches(),
         environment=_environment(cell, session),
         argv=list(session.argv),
     )
@@ -118,8 +119,12 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
         found.append(
             f"{len(group.refusals)} of {len(group.plan[0])} forwards run eagerly, refused by the graph: {reason}"
         )
-    if cell.ranks > 1:
+    if cell.label == "simulated":
         found.append(f"simulated: {cell.ranks} ranks one after another on one device; the step is the slowest rank's")
+    if cell.dep:
+        found.append(
+            f"{cell.ranks} ranks, a process each: they begin every sample together; the step is the slowest rank's"
+        )
     found += _own(run, group)
     if run.live and run.timings and (warm := _unsettled(run)) is not None:
         found.append(warm)
@@ -172,6 +177,7 @@ def _timing(run: CellRun, session: Session) -> dict[str, Any] | None:
         "repeat": [timing.repeat for timing in timings],
         "warm_ups": [timing.warm_ups for timing in timings],
         "samples": session.rule.samples,
+        **({"alignment": ALIGNMENT} if session.peers else {}),
     }
 
 

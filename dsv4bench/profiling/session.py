@@ -9,6 +9,7 @@ import torch
 
 from dsv4bench.profiling.clocks import Nvml, open_nvml
 from dsv4bench.profiling.environment import environment
+from dsv4bench.profiling.peers import Peers
 from dsv4bench.profiling.timing import QUICK, Clock, StopRule, clock
 from dsv4bench.ranges import Mark, timing_mark
 
@@ -25,6 +26,7 @@ class Session:
     argv: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     nvml: Nvml | None = None
+    peers: Peers | None = None  # the other ranks, where each is a process
 
     @property
     def commit(self) -> str:

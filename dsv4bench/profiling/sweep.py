@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import torch
 
 from dsv4bench.errors import CellError
 from dsv4bench.profiling.cell_run import out_of_memory_reason
 from dsv4bench.profiling.passes import run_group
+from dsv4bench.profiling.peers import exchange
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session
 from dsv4bench.results.record import Record
@@ -34,13 +36,25 @@ def run(
     for group in plan:
         if finished(group, session, done):
             continue
+        reason = None
         try:
             model = _model(model, group[0], session)
         except (torch.OutOfMemoryError, CellError) as error:
-            yield [unmeasured(cell, session, "out_of_memory", out_of_memory_reason(error)) for cell in group]
+            reason = out_of_memory_reason(error)
+        reason = _of_any_rank(reason, session)
+        if reason is not None:
+            yield [unmeasured(cell, session, "out_of_memory", reason) for cell in group]
             continue
-        yield run_group(group, model, session, lambda name, group=group: progress(group, name))  # type: ignore[misc]
+        yield run_group(group, cast("Model", model), session, lambda name, group=group: progress(group, name))  # type: ignore[misc]
         _free(session)
+
+
+def _of_any_rank(reason: str | None, session: Session) -> str | None:
+    """Return why this rank, or else the first other one, has no weights; None where all have them."""
+    if session.peers is None:
+        return reason
+    every = enumerate(exchange(session.peers, "weights", reason))
+    return next((f"rank {rank}: {found}" for rank, found in every if found is not None), None)
 
 
 def finished(group: Group, session: Session, done: frozenset[str]) -> bool:

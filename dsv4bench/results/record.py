@@ -44,6 +44,7 @@ class Record:
     kernel: dict[str, Any] | None = None
     samples_ns: Samples = field(default_factory=dict)
     rank_samples_ns: list[Samples] | None = None
+    rank_launches: list[list[dict[str, Any]]] | None = None
     timing: dict[str, Any] | None = None
     predicted: dict[str, Any] | None = None
     counts: list[dict[str, Any]] = field(default_factory=list)
@@ -112,7 +113,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("capture_ledger", "device_time", "ab", "projection"), (dict, type(None))),
     "reason": (str, type(None)),
     "counted_forwards": (int, type(None)),
-    **dict.fromkeys(("rank_samples_ns", "redundant"), (list, type(None))),
+    **dict.fromkeys(("rank_samples_ns", "rank_launches", "redundant"), (list, type(None))),
 }
 
 

@@ -28,13 +28,18 @@ def run_directory(name: str, now: datetime | None = None, root: Path = Path("res
 
 def open_store(out: Path) -> Store:
     """Make the directory `out` and this process's file in it; UsageError if it holds something or cannot be written."""
+    return Store(new_directory(out))
+
+
+def new_directory(out: Path) -> Path:
+    """Make the directory `out` and return it; UsageError if it holds something or cannot be made."""
     try:
         if out.is_dir() and any(out.iterdir()):
             raise UsageError(f"--out {out}: the directory is not empty (go on with --resume {out}, or name a new one)")
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out}: cannot make this directory: {error.strerror}") from None
-    return Store(out)
+    return out
 
 
 def resume_store(out: Path) -> Store:

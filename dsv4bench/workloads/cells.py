@@ -11,7 +11,7 @@ from typing import Any
 from dsv4bench.errors import UsageError
 from dsv4bench.workloads.batch import Batch, Plan, Request, equal_requests
 from dsv4bench.workloads.buckets import MAX_TOKENS, Refusal, buckets
-from dsv4bench.workloads.dep import pad_forward, plan_ranks
+from dsv4bench.workloads.dep import deal, pad_forward, plan_ranks
 from dsv4bench.workloads.geometry import Geometry
 from dsv4bench.workloads.options import PrefillOptions
 from dsv4bench.workloads.providers import own_files, parse
@@ -55,7 +55,8 @@ class Load:
 class Cell:
     """One workload under one variant on one device, and how it is sampled (`samples`, `quick` of `PrefillOptions`).
 
-    `buckets` are the row counts of its graphs; none: the list of specification 6.6 up to the chunk.
+    `buckets` are the row counts of its graphs; none: the list of specification 6.6 up to the chunk. `dep`: its ranks
+    are processes that run at the same time; else they run one after another on one device.
     """
 
     geometry: Geometry
@@ -68,6 +69,21 @@ class Cell:
     samples: int | None = None
     quick: bool = False
     buckets: tuple[int, ...] = ()
+    dep: bool = False
+
+    @property
+    def label(self) -> str:
+        """What its times are: ranks that run one after another only simulate a step."""
+        return "simulated" if self.ranks > 1 and not self.dep else "measured"
+
+    def switches(self) -> dict[str, Any]:
+        """Return what a record calls its variant; real ranks have a switch of their own, `dep`."""
+        dealt = {"dep-simulated": 1, "dep": self.ranks} if self.dep else {"dep-simulated": self.ranks}
+        return self.variant.switches() | {"chunk": self.chunk, **dealt, "seed": self.seed}
+
+    def of_rank(self, rank: int) -> Cell:
+        """Return this cell with the requests of one rank, as it would run alone."""
+        return replace(self, load=replace(self.load, requests=deal(self.load.requests, self.ranks)[rank]), ranks=1)
 
     @property
     def plan(self) -> Plan:
@@ -88,8 +104,12 @@ class Cell:
         """
         if not self.variant.graph or self.variant.graph_mode == "full":
             return self.forwards
-        sizes = self.buckets or buckets(min(MAX_TOKENS, self.chunk))
-        return tuple(pad_forward(forward, sizes) for forward in self.forwards)
+        return tuple(pad_forward(forward, self.graph_sizes) for forward in self.forwards)
+
+    @property
+    def graph_sizes(self) -> tuple[int, ...]:
+        """The row counts that a breakable graph may be captured for, ascending."""
+        return self.buckets or buckets(min(MAX_TOKENS, self.chunk))
 
     @property
     def run_forwards(self) -> tuple[tuple[Batch, ...], ...]:
@@ -118,18 +138,23 @@ class Cell:
         widths = asdict(self.geometry)
         del widths["name"]
         own = {"own_files": self.own_files} if self.own_files else {}
-        return own | {
-            "geometry": widths,
-            "requests": [(request.prefix, request.extend) for request in self.load.requests],
-            "chunk": self.chunk,
-            "variant": self.variant.switches(),
-            "ranks": self.ranks,
-            "device": self.device,
-            "seed": self.seed,
-            "samples": self.samples,
-            "quick": self.quick,
-            "buckets": self.buckets,
-        }
+        dep = {"dep": True} if self.dep else {}
+        return (
+            own
+            | dep
+            | {
+                "geometry": widths,
+                "requests": [(request.prefix, request.extend) for request in self.load.requests],
+                "chunk": self.chunk,
+                "variant": self.variant.switches(),
+                "ranks": self.ranks,
+                "device": self.device,
+                "seed": self.seed,
+                "samples": self.samples,
+                "quick": self.quick,
+                "buckets": self.buckets,
+            }
+        )
 
 
 Group = tuple[Cell, ...]
@@ -147,7 +172,9 @@ def cells(options: PrefillOptions) -> tuple[Group, ...]:
     ):
         shared = Variant(kv=kv, provider=provider, replay=replay, path=path, fault=options.fault)  # type: ignore[arg-type]
         for load in _loads(options, geometry, chunk, ranks):
-            sampled = {name: getattr(options, name) for name in ("device", "seed", "samples", "quick", "buckets")}
+            sampled = {
+                name: getattr(options, name) for name in ("device", "seed", "samples", "quick", "buckets", "dep")
+            }
             group = tuple(
                 Cell(geometry, load, chunk, variant, ranks, **sampled) for variant in _variants(options, shared)
             )

@@ -1,8 +1,9 @@
-"""Data-parallel attention on one device: deal whole requests to ranks, and pad the ranks to a common bucket."""
+"""Data-parallel attention: deal whole requests to ranks, and pad the ranks to a common bucket."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dsv4bench.workloads.batch import Batch, Plan, Request, pack
 from dsv4bench.workloads.buckets import CONTEXT_LIMIT, Refusal, bucket_for
@@ -27,6 +28,31 @@ def plan_ranks(requests: tuple[Request, ...], ranks: int, chunk: int) -> Plan:
     return tuple(forwards + (Batch((), rank),) * (longest - len(forwards)) for rank, forwards in enumerate(packed))
 
 
+def renumbered(forwards: tuple[Batch, ...]) -> tuple[Batch, ...]:
+    """Return one rank's forwards with its requests numbered from 0, as in page tables of its own."""
+    own = sorted({request.index for batch in forwards for request in batch.requests if not batch.idle})
+    row = {index: number for number, index in enumerate(own)}
+    return tuple(
+        batch
+        if batch.idle
+        else replace(batch, requests=tuple(replace(request, index=row[request.index]) for request in batch.requests))
+        for batch in forwards
+    )
+
+
+def rank_bucket(batch: Batch, buckets: Sequence[int], context_limit: int = CONTEXT_LIMIT) -> int | Refusal | None:
+    """Return the bucket that a rank would find alone, why there is none, or None for a rank without a row."""
+    return bucket_for(batch.live, batch.context, buckets, context_limit) if batch.live else None
+
+
+def common_bucket(found: Sequence[int | Refusal | None]) -> int | Refusal:
+    """Return the bucket that all ranks run in, given what each found: the largest, or the first rank's refusal."""
+    refusals = [one for one in found if isinstance(one, Refusal)]
+    if refusals:
+        return refusals[0]
+    return max((one for one in found if isinstance(one, int)), default=Refusal("no rank has a token"))
+
+
 def pad_forward(
     forward: tuple[Batch, ...], buckets: Sequence[int], context_limit: int = CONTEXT_LIMIT
 ) -> tuple[Batch, ...] | Refusal:
@@ -35,10 +61,9 @@ def pad_forward(
     Every busy rank must find a bucket of its own, as each would alone; the common one is the largest of them. A rank
     with no requests is materialised as an idle batch.
     """
-    found = [bucket_for(batch.live, batch.context, buckets, context_limit) for batch in forward if batch.live]
-    sizes = [size for size in found if not isinstance(size, Refusal)]
-    if len(sizes) < len(found):
-        return next(refusal for refusal in found if isinstance(refusal, Refusal))
-    if not sizes:
-        return Refusal("no rank has a token")
-    return tuple(batch.padded(max(sizes)) for batch in forward)
+    return pad_to(forward, common_bucket([rank_bucket(batch, buckets, context_limit) for batch in forward]))
+
+
+def pad_to(forward: tuple[Batch, ...], bucket: int | Refusal) -> tuple[Batch, ...] | Refusal:
+    """Pad one forward to the bucket that its ranks run in; a refusal of it stays one."""
+    return bucket if isinstance(bucket, Refusal) else tuple(batch.padded(bucket) for batch in forward)

@@ -43,7 +43,18 @@ class Memory:
 
 
 def estimate(group: Group) -> Memory:
-    """Return the memory that a group takes on its device; shapes come from the functions that allocate."""
+    """Return the memory that a group takes on its device; of ranks that have one each, on the device with most.
+
+    Shapes come from the functions that allocate.
+    """
+    if group[0].ranks == 1 or not group[0].dep:
+        return _estimate(group)
+    busy = range(min(group[0].ranks, len(group[0].load.requests)))  # dealt in turn: the others have no request
+    alone = (_estimate(tuple(cell.of_rank(rank) for cell in group)) for rank in busy)
+    return max(alone, key=lambda memory: memory.total_bytes)
+
+
+def _estimate(group: Group) -> Memory:
     cell = group[0]
     geometry, batches = cell.geometry, [batch for forwards in cell.plan for batch in forwards]
     rows = max(batch.rows for one in group for forward in one.run_forwards for batch in forward)

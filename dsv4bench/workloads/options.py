@@ -11,6 +11,7 @@ import torch
 from dsv4bench.errors import UsageError
 from dsv4bench.workloads.axis import ascending_axis, number_axis, word_axis
 from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI, Geometry, geometry
+from dsv4bench.workloads.model import MOE_ROUTED
 from dsv4bench.workloads.providers import choice
 from dsv4bench.workloads.variant import (
     BREAK_OUTPUTS,
@@ -58,6 +59,7 @@ class PrefillArguments:
     path: Texts = "sparse"
     geometry: Texts = ""
     dep_simulated: Texts = "1"
+    dep: int | str = ""
     device: str = "auto"
     seed: int | str = 0
     samples: int | str | None = None
@@ -71,7 +73,7 @@ class PrefillOptions:
 
     `buckets` is no axis but one list, empty where that of specification 6.6 is meant; `divide` is what recorded lengths
     are divided by; `samples` is None where sampling stops by its own rule; `notes` are the lines about defaults that an
-    output must show.
+    output must show. `dep`: `ranks` is one number, of processes.
     """
 
     batch: tuple[int, ...]
@@ -93,6 +95,7 @@ class PrefillOptions:
     path: tuple[str, ...]
     geometry: tuple[Geometry, ...]
     ranks: tuple[int, ...]
+    dep: bool
     device: str
     seed: int
     samples: int | None
@@ -131,7 +134,8 @@ def prefill_options(typed: PrefillArguments, ran_on: str = "") -> PrefillOptions
         replay=_replays(typed.replay, geometries),
         path=word_axis("--path", typed.path, PATHS),
         geometry=geometries,
-        ranks=number_axis("--dep-simulated", typed.dep_simulated),
+        ranks=_ranks(typed),
+        dep=bool(typed.dep),
         device=device,
         seed=whole("--seed", typed.seed, least=0),
         samples=_samples(typed.samples, quick),
@@ -139,6 +143,20 @@ def prefill_options(typed: PrefillArguments, ran_on: str = "") -> PrefillOptions
         fault=_fault(typed.fault, reuse, geometries),
         notes=_notes(typed, device, divide, quick),
     )
+
+
+def _ranks(typed: PrefillArguments) -> tuple[int, ...]:
+    """Return how many ranks requests are dealt to; ranks of `--dep` share the routed experts evenly (8.1)."""
+    simulated = number_axis("--dep-simulated", typed.dep_simulated)
+    if not typed.dep:
+        return simulated
+    count = whole("--dep", typed.dep, least=1)
+    if simulated != (1,):
+        raise UsageError(f"--dep {count}: --dep-simulated {_joined(typed.dep_simulated)} runs ranks too; expected one")
+    if MOE_ROUTED % count:
+        fits = [size for size in range(1, count) if MOE_ROUTED % size == 0]
+        raise UsageError(f"--dep {count}: {MOE_ROUTED} experts are not dealt evenly to {count} ranks; try {fits[-1]}")
+    return (count,)
 
 
 def _filled(typed: PrefillArguments) -> PrefillArguments:

@@ -79,23 +79,35 @@ def extents_of(plan: Plan) -> tuple[Extent, ...]:
     return tuple(Extent(first[i], last[i]) for i in range(len(first)))
 
 
-def prepare(model: Model, variant: Variant, plan: Plan, torch_path: bool, break_copies: bool = False) -> Prefill:
+def prepare(
+    model: Model,
+    variant: Variant,
+    plan: Plan,
+    torch_path: bool,
+    break_copies: bool = False,
+    longest: Extent | None = None,
+) -> Prefill:
     """Allocate and fill what the cells of one group share.
 
-    `torch_path` adds the buffers of that compressor, `break_copies` that of what breaks return.
+    `torch_path` adds the buffers of that compressor, `break_copies` that of what breaks return. Where `plan` is of one
+    of several ranks, `longest` is the longest request of all: graphs have room for it on every rank, and it is what the
+    pools of a rank without requests hold.
     Of `variant` only the switches that all cells of a group share are read: KV pair, provider, replay and path.
     """
     geometry, device, replay = model.geometry, model.device, variant.replay == "on"
-    extents = extents_of(plan)
+    extents = extents_of(plan) or ((longest,) if longest else ())
     tables = make_tables(extents, geometry.window, device, model.seed)
     pools = make_pools(geometry, variant.kv, tables, device)
-    positions = max(e.end for e in extents)
+    positions = max(e.end for e in (*extents, *((longest,) if longest else ())))
     freqs = {ratio: rope_table(geometry, ratio, positions).to(device) for ratio in set(geometry.ratios)}
     write_prefix(model, pools, freqs, variant.provider)
     rows = max(batch.rows for rank in plan for batch in rank)
     forwards = tuple(
-        tuple(make_forward(geometry, tables, batch, model.seed + 31 * r + f, replay) for f, batch in enumerate(rank))
-        for r, rank in enumerate(plan)
+        tuple(
+            make_forward(geometry, tables, batch, model.seed + 31 * batch.rank + place, replay)
+            for place, batch in enumerate(rank)
+        )
+        for rank in plan
     )
     every = [forward for rank in forwards for forward in rank]
     return Prefill(
@@ -105,6 +117,6 @@ def prepare(model: Model, variant: Variant, plan: Plan, torch_path: bool, break_
         inputs=static_inputs(geometry, tables, rows),
         freqs=freqs,
         forwards=forwards,
-        capacity={ratio: max(f.visible[ratio] for f in every) for ratio in geometry.compressed_ratios},
+        capacity={ratio: positions // ratio for ratio in geometry.compressed_ratios},
         tail=_tail(geometry, tables, every, break_copies) if replay else None,
     )

@@ -1,0 +1,198 @@
+"""`prefill --dep N`: ranks as real processes, started by torch's launcher or found in the environment of a job."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dsv4bench.cli import FAILED, INTERRUPTED, OK, USAGE
+from dsv4bench.cli_dep_rank import screen
+from dsv4bench.cli_source import SourceTree
+from dsv4bench.errors import DsvError, UsageError
+from dsv4bench.profiling import sweep
+from dsv4bench.profiling.dep_rank import Job, run_rank
+from dsv4bench.profiling.session import Session, open_session
+from dsv4bench.results.store import finished_keys, new_directory, read_records, run_directory
+from dsv4bench.workloads.cells import Group
+from dsv4bench.workloads.options import PrefillArguments, PrefillOptions
+
+PORT = "29500"  # of the rendezvous where SLURM names none, as in torch's own examples
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which rank of how many the environment makes of this process, and on its host."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+
+def place_of(environment: Mapping[str, str]) -> Place | None:
+    """Return the rank that torchrun or srun gave to this process, or None where nobody did.
+
+    The script of a SLURM batch job has a rank too, but no step: there nobody else would come.
+    """
+    torchrun = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    slurm = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
+    if {"RANK", "WORLD_SIZE"} <= environment.keys():
+        names = torchrun
+    elif {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"} <= environment.keys():
+        names = slurm
+    else:
+        return None
+    rank, size = (_number(name, environment[name]) for name in names[:2])
+    local_rank = _number(names[2], environment.get(names[2], "0"))
+    local_size = _number(names[3], environment.get(names[3], str(local_rank + 1)).split("(")[0].split(",")[0])
+    return Place(rank, size, local_rank, local_size)
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise UsageError(f"{name}={text}: expected a whole number, as torchrun and srun set it")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the user asked for, as far as ranks need it."""
+
+    typed: PrefillArguments
+    plan: Sequence[Group]
+    out: Path | None
+    resume: Path | None
+    quiet: bool
+    src: SourceTree | None
+
+    def job(self, directory: Path) -> Job:
+        """Return what the ranks are told."""
+        argv, src = ("dsv4bench", *sys.argv[1:]), self.src.facts() if self.src else None
+        return Job(self.typed, str(directory.resolve()), argv, quiet=self.quiet, src=src)
+
+    def directory(self) -> Path:
+        """Return the run folder, made where the run is a new one."""
+        if self.resume:
+            if not self.resume.is_dir():
+                raise UsageError(f"--resume {self.resume}: no such directory")
+            return self.resume
+        return new_directory(self.out or run_directory("prefill"))
+
+    def session(self, directory: Path) -> Session:
+        """Return a session that knows the code that the ranks ran, and so the keys of cells; devices are theirs."""
+        session = open_session("cpu", None, quick=True, src=self.src.facts() if self.src else None)
+        records = read_records(directory).records
+        return replace(session, environment=records[-1].environment) if records else session
+
+    def left(self, directory: Path) -> list[Group]:
+        """Return the groups that have no records yet."""
+        session, done = self.session(directory), frozenset(finished_keys(directory))
+        return [group for group in self.plan if not sweep.finished(group, session, done)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How the ranks ended; only one process has a `directory`, whose records it prints."""
+
+    code: int
+    directory: Path | None = None
+
+
+def run_ranks(run: Run, options: PrefillOptions) -> Ended:
+    """Run the plan on the N ranks of `--dep`, of which this process may be one."""
+    (ranks,) = options.ranks
+    place = place_of(os.environ)
+    if place and place.size != ranks:
+        raise UsageError(f"--dep {ranks}: {place.size} processes were started; expected --dep {place.size}")
+    _check_devices(ranks, place.local_size if place else ranks, options.device)
+    return _take_part(run, place) if place else _launch(run, ranks)
+
+
+def _check_devices(ranks: int, here: int, device: str) -> None:
+    """Raise UsageError where this machine cannot hold the ranks that are to run on it."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        raise UsageError(f"--dep {ranks}: this torch has no torch.distributed")
+    if device != "cuda":
+        return
+    gpus = torch.cuda.device_count()
+    if here > gpus:
+        raise UsageError(f"--dep {ranks}: this machine has {gpus} GPU{'s' * (gpus != 1)}; expected at most {gpus}")
+    if not dist.is_nccl_available():
+        raise UsageError(f"--dep {ranks}: this torch has no NCCL; expected a CUDA build of torch, or --device cpu")
+
+
+def _take_part(run: Run, place: Place) -> Ended:
+    """Be one rank of a run that somebody else has started; rank 0 keeps the records and prints."""
+    _complete(os.environ, place)
+    directory = run.directory() if place.rank == 0 else None
+    job = replace(run.job(directory or Path()), host=os.environ["MASTER_ADDR"], local_rank=place.local_rank)
+    return Ended(run_rank(job, screen(place.rank, run.quiet)), directory)
+
+
+def _complete(environment: os._Environ[str], place: Place) -> None:
+    """Add what torch reads of the rendezvous and srun does not set; UsageError where nobody says where rank 0 is."""
+    environment.update(RANK=str(place.rank), WORLD_SIZE=str(place.size), LOCAL_RANK=str(place.local_rank))
+    environment.setdefault("MASTER_PORT", PORT)
+    if place.local_size == place.size:
+        environment.setdefault("MASTER_ADDR", "localhost")
+    if "MASTER_ADDR" not in environment:
+        raise UsageError(f"--dep {place.size}: MASTER_ADDR is not set; expected the name of the host of rank 0")
+
+
+def _launch(run: Run, ranks: int) -> Ended:
+    """Start the ranks, again after each loss of one while there is something left."""
+    directory = run.directory()
+    with TemporaryDirectory() as scratch:
+        receipt = Path(scratch) / "lost"
+        job = replace(run.job(directory), receipt=str(receipt))
+        while left := run.left(directory):
+            receipt.unlink(missing_ok=True)
+            code, reason = _started(job, ranks)
+            if code != FAILED:
+                return Ended(code, directory)
+            if job.lost and len(left) == len(run.left(directory)):
+                raise DsvError(f"--dep {ranks}: {reason}")  # not even the loss before could be kept
+            job = replace(job, lost="" if receipt.exists() else reason)
+    return Ended(OK, directory)
+
+
+def _started(job: Job, ranks: int) -> tuple[int, str]:
+    """Run all ranks once under torch's launcher; return an exit code, and which rank failed first and how, or ""."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what failed is said in a record
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",  # any port that is free, as torchrun --standalone takes
+        max_restarts=0,
+        local_addr="localhost",
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "dsv4bench.cli_dep_rank", job.text())
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        codes = {one.exitcode for one in error.failures.values()}
+        return USAGE if USAGE in codes else FAILED, f"rank {rank}: {_ended(failure.exitcode)}"
+    except (KeyboardInterrupt, SignalException):
+        return INTERRUPTED, "interrupted"
+    return OK, ""
+
+
+def _ended(exit_code: int) -> str:
+    return f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exit code {exit_code}"

@@ -1,0 +1,42 @@
+"""One rank that `prefill --dep` has started: `python -m dsv4bench.cli_dep_rank JOB`, under torch's launcher."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from functools import partial
+
+from dsv4bench.cli import FAILED, USAGE
+from dsv4bench.cli_progress import progress
+from dsv4bench.errors import DsvError, UsageError
+from dsv4bench.profiling.dep_rank import Screen, parse_job, run_rank
+
+
+def screen(rank: int, quiet: bool) -> Screen:
+    """Return what a user sees of a rank: everything of rank 0, nothing of the others."""
+    return Screen(partial(progress, quiet=quiet or rank > 0), _tell if rank == 0 else _silent)
+
+
+def _tell(line: str) -> None:
+    print(f"dsv4bench: {line}", file=sys.stderr, flush=True)
+
+
+def _silent(_line: str) -> None:
+    """Say nothing."""
+
+
+def main(text: str) -> int:
+    """Do a job as the rank that the environment names."""
+    rank = int(os.environ["RANK"])
+    job = replace(parse_job(text), local_rank=int(os.environ["LOCAL_RANK"]))
+    seen = screen(rank, job.quiet)
+    try:
+        return run_rank(job, seen)
+    except DsvError as error:
+        seen.tell(str(error))
+        return USAGE if isinstance(error, UsageError) else FAILED
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1]))

@@ -1,0 +1,189 @@
+"""One rank of `prefill --dep`: its part of every cell; rank 0 keeps the records of all.
+
+A rank that is lost takes the group that ran with it: rank 0 writes that group's cells as failed and ends, and so do the
+others. What had been finished is on the disk by then.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from dsv4bench.errors import UsageError
+from dsv4bench.profiling import sweep
+from dsv4bench.profiling.cell_run import outcome
+from dsv4bench.profiling.lifeline import Lifeline
+from dsv4bench.profiling.peers import Peers, exchange, open_peers
+from dsv4bench.profiling.recording import unmeasured
+from dsv4bench.profiling.session import Session, open_session
+from dsv4bench.results.record import Record
+from dsv4bench.results.store import Store, finished_keys, resume_store
+from dsv4bench.workloads.cells import Group, cells
+from dsv4bench.workloads.memory import free_bytes, refuse_too_large
+from dsv4bench.workloads.options import PrefillArguments, prefill_options
+
+LINGER_S = 5
+FAILED, USAGE = 1, 2  # as of the command line
+# what must be equal on all ranks beside the arguments
+SAME = ("dsv4bench", "commit", "diff", "torch", "triton", "cuda", "python", "driver", "gpu", "sglang", "flash_mla")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every rank is told: the plan, the run folder (which rank 0 alone needs), and where rank 0 is reached.
+
+    `lost` is why the ranks before these ended without a record of the first unfinished group; a file `receipt` says
+    that such a record was written. `src` as in a session.
+    """
+
+    arguments: PrefillArguments
+    directory: str
+    argv: tuple[str, ...]
+    host: str = "localhost"
+    local_rank: int = 0
+    quiet: bool = False
+    lost: str = ""
+    receipt: str = ""
+    src: dict[str, Any] | None = None
+
+    def text(self) -> str:
+        """Return the job as JSON."""
+        return json.dumps(asdict(self))
+
+
+def parse_job(text: str) -> Job:
+    """Read a job back from its text."""
+    fields = json.loads(text)
+    arguments = PrefillArguments(**fields["arguments"])
+    return Job(**{**fields, "arguments": arguments, "argv": tuple(fields["argv"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """What a user sees of a rank: the progress through a number of groups, and lines about what went wrong."""
+
+    progress: Callable[[int], AbstractContextManager[sweep.Progress]]
+    tell: Callable[[str], None]
+
+
+class Keeper:
+    """Rank 0's records: those of each group as soon as it is over, or of the group that a lost rank took with it."""
+
+    def __init__(self, left: Sequence[Group], session: Session, store: Store, receipt: str) -> None:
+        self._left = list(left)
+        self._session = session
+        self._store = store
+        self._receipt = receipt
+        self._lock = threading.Lock()
+
+    def keep(self, records: Sequence[Record]) -> None:
+        """Keep the records of the next group."""
+        with self._lock:
+            for record in records:
+                self._store.append(record)
+            self._left.pop(0)
+
+    def lose(self, reason: str) -> None:
+        """Keep the next group's cells as failed, where there is one."""
+        if self._left:
+            self.keep([unmeasured(cell, self._session, "failed", reason) for cell in self._left[0]])
+        if self._receipt:
+            Path(self._receipt).touch()
+
+
+def run_rank(job: Job, screen: Screen) -> int:
+    """Take part in a run and return the exit code: 0 when it is over, 2 where these ranks cannot run together."""
+    options = prefill_options(job.arguments)
+    if options.device == "cuda":
+        torch.cuda.set_device(job.local_rank)
+    peers = open_peers(options.device)
+    session = open_session(options.device, options.samples, options.quick, job.argv, options.notes, job.src)
+    session = replace(session, peers=peers)
+    plan = cells(options)
+    refusal = refused(peers, session, job.arguments, plan)
+    if refusal:
+        screen.tell(refusal)
+        exchange(peers, "told")  # or else a launcher could end rank 0 before it has spoken
+        return USAGE
+    if peers.rank == 0:
+        with resume_store(Path(job.directory)) as store:
+            left = _left(plan, session, frozenset(finished_keys(Path(job.directory))))
+            if job.lost and left:
+                Keeper(left, session, store, "").lose(job.lost)
+            signal.signal(signal.SIGTERM, _linger)
+            _run(job, left[bool(job.lost) :], session, peers, screen, store)
+    else:
+        _run(job, plan, session, peers, screen, None)
+    dist.destroy_process_group()
+    return 0
+
+
+def _linger(*_: object) -> None:
+    """Leave a lifeline the time to keep what a lost rank took with it: launchers end all ranks when one is lost."""
+    time.sleep(LINGER_S)
+    raise SystemExit(FAILED)
+
+
+def _left(plan: Sequence[Group], session: Session, done: frozenset[str]) -> list[Group]:
+    return [group for group in plan if not sweep.finished(group, session, done)]
+
+
+def refused(peers: Peers, session: Session, typed: PrefillArguments, plan: Sequence[Group]) -> str | None:
+    """Return why these ranks cannot run together, or None: other versions or arguments, or too little memory."""
+    facts = {name: session.environment.get(name) for name in SAME} | {"arguments": asdict(typed)}
+    every = exchange(peers, "start", facts)
+    for rank, other in enumerate(every):
+        for name, value in every[0].items():
+            if other[name] != value:
+                return f"--dep {peers.size}: rank {rank} has {_difference(name, other[name], value)}"
+    local = max(1, peers.size) if session.device.type == "cpu" else 1  # ranks of a CPU share its memory
+    free = min(exchange(peers, "free memory", free_bytes(session.device.type))) // local
+    try:
+        refuse_too_large(plan, free)
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def _difference(name: str, there: Any, here: Any) -> str:
+    if isinstance(here, dict):
+        option = next(key for key in here if here[key] != there[key])
+        return _difference(f"--{option.replace('_', '-')}", there[option], here[option])
+    return f"{name} {there}, rank 0 has {here}"
+
+
+def _run(job: Job, plan: Sequence[Group], session: Session, peers: Peers, screen: Screen, store: Store | None) -> None:
+    """Run what is left of a plan, which rank 0 knows, and let it keep the records."""
+    places = [group[0].group for group in plan]
+    wanted = exchange(peers, "what is left", places)[0]
+    left = [group for group in plan if group[0].group in wanted]
+    keeper = Keeper(left, session, store, job.receipt) if store else None
+
+    def on_loss(rank: int, reason: str) -> None:
+        if keeper:
+            keeper.lose(f"rank {rank}: {reason}")
+        screen.tell(f"rank {rank}: {reason}")
+
+    lifeline = Lifeline(peers, job.host, on_loss)
+    try:
+        with screen.progress(len(left)) as report:
+            for records in sweep.run(left, session, progress=report):
+                if keeper:
+                    keeper.keep(records)
+    except Exception as error:
+        reason = outcome(error)[1]
+        if keeper:
+            on_loss(0, reason)
+        lifeline.fail(reason)
+        raise
+    lifeline.close()
