@@ -89,10 +89,10 @@ def report(records: Sequence[Record], traces: Sequence[Doctored] = (), with_mode
 
 
 def marked(text: str) -> Any:
-    """Return a text as HTML in which the words for what was not measured stand out."""
+    """Return a text as HTML in which the words for what was not measured stand out, and an arrow is one sign."""
     from markupsafe import Markup, escape
 
-    return Markup(LABELS.sub(r"<mark>\1</mark>", str(escape(printable(text)))))
+    return Markup(LABELS.sub(r"<mark>\1</mark>", str(escape(printable(text.replace("->", "→"))))))
 
 
 def _policy(script: str) -> str:

@@ -136,7 +136,7 @@ def test_what_a_reader_must_see_is_in_the_head(undrawn):
     whole = [record(2, "off"), record(2, "on"), *MODELLED[:1], replace(record(4), label="simulated", counts=[])]
     wrong = replace(lost("wrong", "a check failed", batch=8), checks=[{"name": "x", "passed": False, "detail": ""}])
     (facts,) = Html(report([*whole, wrong], with_model=True)).text("ul", class_="facts")
-    assert "compressed dequants a forward, reuse off -> on: 38 -> 4" in facts
+    assert "compressed dequants a forward, reuse off → on: 38 → 4" in facts
     assert "modelled: 1 record (predicted by a model, nothing ran)" in facts
     assert "simulated: 1 record (ranks ran one by one)" in facts
     assert "WRONG: 1 cell with a failed check" in facts
@@ -196,6 +196,7 @@ def test_findings_of_traces_are_shown_and_traces_that_could_not_be_read(undrawn)
         ("simulated, <b>", "<mark>simulated</mark>, &lt;b&gt;"),
         ("remodelled", "remodelled"),
         ("a\x1bb", "a b"),
+        ("38 -> 4", "38 → 4"),
     ],
 )
 def test_what_was_not_measured_stands_out(text, html):
