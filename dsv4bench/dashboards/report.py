@@ -218,10 +218,20 @@ def _all(part: str, found: Sequence[Table]) -> list[dict[str, Any]]:
 
 def _plain(part: str, place: int, table: Table) -> dict[str, Any]:
     """Return a table as the page shows it: the columns with something to read, and of each cell what it sorts by."""
-    shown = [at for at, column in enumerate(table.columns) if column.title and any(row[at].text for row in table.rows)]
+    shown = _order(
+        table, [at for at, one in enumerate(table.columns) if one.title and any(row[at].text for row in table.rows)]
+    )
     columns = [table.columns[at] for at in shown]
     rows = [[_cell(column, row[at]) for at, column in zip(shown, columns, strict=True)] for row in table.rows]
     return {"id": f"{part}-{place}", "title": table.title, "columns": columns, "rows": rows, "notes": table.notes}
+
+
+def _order(table: Table, shown: Sequence[int]) -> list[int]:
+    """Return the places of columns with a verdict behind the mode: on a phone it must be in sight."""
+    words = [at for at in shown if "verdict" in table.columns[at].names]
+    others = [at for at in shown if at not in words]
+    begin = next((place + 1 for place, at in enumerate(others) if "mode" in table.columns[at].names), len(others))
+    return [*others[:begin], *words, *others[begin:]]
 
 
 def _cell(column: Column, cell: Cell) -> dict[str, str]:

@@ -103,6 +103,8 @@ def test_every_verdict_is_a_row_that_says_what_it_sorts_and_filters_by():
     assert "reuse=off (a) against reuse=on (b)" in table[2]
     words = [(one[1]["data-value"], one[2]) for one in page.of("td") if "verdict" in one[1].get("class", "")]
     assert len(words) == 6
+    heads = [one[2] for one in page.of("th")]
+    assert heads[heads.index("verdict") - 1] == "mode"  # in sight on a phone
     assert words[-1][0] == ""  # the graph of the largest batch was refused
     assert all(text.startswith(value or "none") for value, text in words)
     # side a of batch 8, whatever its unit: two pairs of 5 samples, 10 us apart, the eleventh left over
