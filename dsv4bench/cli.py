@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from dsv4bench import __version__, cli_compare, cli_history, cli_project, cli_report, cli_repro
+from dsv4bench import __version__, cli_compare, cli_history, cli_merge, cli_project, cli_report, cli_repro
 from dsv4bench import cli_kernel_options as kernel_options
 from dsv4bench import cli_options as options
 from dsv4bench.cli_ab import ab
@@ -218,6 +218,7 @@ def list_(as_json: options.Json = False) -> None:
 
 app.command("compare", cls=cli_compare.Compare, epilog=cli_compare.EPILOG)(cli_compare.compare)
 app.command("history", epilog=cli_history.EPILOG)(cli_history.history)
+app.command("merge", epilog=cli_merge.EPILOG)(cli_merge.merge)
 app.command("repro", epilog=cli_repro.EPILOG)(cli_repro.repro)
 app.command("project", epilog=cli_project.EPILOG)(cli_project.project)
 

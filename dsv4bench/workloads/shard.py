@@ -7,7 +7,7 @@ deals alike, in whatever order its axes were typed, and no two shares differ by 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -39,13 +39,13 @@ class Shard:
 
     def of(self, plan: Sequence[tuple[AnyCell, ...]]) -> tuple[tuple[AnyCell, ...], ...]:
         """Return the groups of `plan` that are this share's, in the order of the plan; perhaps none."""
-        numbers = dealt(plan, self.count)
+        numbers = dealt((group[0].group for group in plan), self.count)
         return tuple(group for group in plan if numbers[group[0].group] == self.number)
 
 
-def dealt(plan: Sequence[tuple[AnyCell, ...]], count: int) -> dict[str, int]:
-    """Return which of `count` shares each group of `plan` belongs to, by the group's key."""
-    return {key: place % count + 1 for place, key in enumerate(sorted({group[0].group for group in plan}))}
+def dealt(keys: Iterable[str], count: int) -> dict[str, int]:
+    """Return which of `count` shares each group belongs to, by its key."""
+    return {key: place % count + 1 for place, key in enumerate(sorted(set(keys)))}
 
 
 def shard(text: str) -> Shard:
