@@ -17,7 +17,7 @@ from dsv4bench.dashboards.cells import (
     sides_run,
 )
 from dsv4bench.dashboards.style import arrow
-from dsv4bench.dashboards.table import Cell, Column, Table, cell
+from dsv4bench.dashboards.table import Cell, Column, Table, cell, joined
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.record import Record
 from dsv4bench.results.redundant import InferredRow
@@ -35,7 +35,10 @@ NOT_LOOKED_AT = "matrix products and plain torch operations are not looked at"
 
 
 def redundancy_tables(compared: Sequence[Pair]) -> list[Table]:
-    """Return what the largest cell of each mode repeats, reuse off and on; modes that repeat the same share a table."""
+    """Return what the largest cell of each mode repeats, reuse off and on.
+
+    Modes that repeat the same in the same places share a table.
+    """
     seen = [pair for pair in compared if any(record.redundant is not None for record in pair.records)]
     largest = [
         max(reversed(same), key=lambda pair: int(pair.any.batch.get("rows") or 0))
@@ -72,6 +75,7 @@ def _table(pairs: Sequence[Pair], rows: tuple[tuple[Cell, ...], ...]) -> Table:
     columns = (
         Column("op", ("op",), right=False),
         Column("kv_source", ("kv_source",)),
+        Column("where", ("where",), right=False),
         Column("calls", ("calls_before", "calls_after")),
         Column("again", ("redundant_before", "redundant_after")),
         Column("", ("kept_before", "kept_after")),
@@ -89,7 +93,12 @@ def _rows(pair: Pair) -> tuple[tuple[Cell, ...], ...]:
     sides = [None if record is None else _by_key(record) for record in (pair.before, pair.after)]
     keys = sorted({key for side in sides for key in side or ()}, key=lambda key: (key[0], key[1] is None, key[1] or 0))
     both = list(zip((pair.before, pair.after), sides, strict=True))
-    return tuple(_row(key, [_numbers(record, side, key) for record, side in both]) for key in keys)
+    return tuple(_row(key, _where(pair, key), [_numbers(record, side, key) for record, side in both]) for key in keys)
+
+
+def _where(pair: Pair, key: Key) -> str:
+    """Return where an operation's calls lie: eager code, breaks, segments."""
+    return joined([r["where"] for record in pair.records for r in record.counts if (r["op"], r["kv_source"]) == key])
 
 
 def _by_key(record: Record) -> dict[Key, dict[str, Any]] | None:
@@ -114,7 +123,7 @@ def _numbers(record: Record | None, side: dict[Key, dict[str, Any]] | None, key:
     }
 
 
-def _row(key: Key, sides: Sequence[dict[str, int | None]]) -> tuple[Cell, ...]:
+def _row(key: Key, where: str, sides: Sequence[dict[str, int | None]]) -> tuple[Cell, ...]:
     def both(name: str, text: Callable[[int], object] = str) -> Cell:
         values = [side[name] for side in sides]
         texts = [None if value is None else text(value) for value in values]
@@ -122,7 +131,7 @@ def _row(key: Key, sides: Sequence[dict[str, int | None]]) -> tuple[Cell, ...]:
         return Cell(arrow(known[0], known[-1]), tuple(values))
 
     return (
-        *map(cell, key),
+        *map(cell, (*key, where)),
         both("calls"),
         both("redundant"),
         both("kept"),

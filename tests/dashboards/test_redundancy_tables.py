@@ -1,5 +1,7 @@
 """The table of repeated calls: both sides, sums left to nobody, the largest cell of each mode, and widths."""
 
+from dataclasses import replace
+
 import pytest
 
 from dsv4bench.dashboards.markdown import markdown
@@ -7,7 +9,7 @@ from dsv4bench.dashboards.redundancy_tables import redundancy_tables, repeated_t
 from dsv4bench.dashboards.render import csv_text, plain
 from dsv4bench.results.compare import pairs
 from dsv4bench.results.redundant import InferredRow
-from tests.results.synthetic import record
+from tests.results.synthetic import counts, record
 
 
 def row(op, kv_source, calls, redundant, read, kept=None):
@@ -36,8 +38,8 @@ def test_both_sides_stand_side_by_side_and_what_reuse_saved_is_zero_after():
     (table,) = tables(cells())
     assert table.title.startswith("Launched again with equal inputs, reuse off -> on, attention stack of v41-flash")
     assert [[one.text for one in cells] for cells in table.rows] == [
-        ["combine", "20", "20", "15", "10", "14.31 MiB", ""],
-        ["dequant_compressed", "20", "20 -> 1", "19 -> 0", "19 -> 0", "362.4 MiB -> 0 B", ""],
+        ["combine", "20", "", "20", "15", "10", "14.31 MiB", ""],
+        ["dequant_compressed", "20", "eager", "20 -> 1", "19 -> 0", "19 -> 0", "362.4 MiB -> 0 B", ""],
     ]
     assert (
         "the earlier result still lay where they wrote theirs: 39 of 49" in table.notes
@@ -55,17 +57,23 @@ def test_the_time_is_the_share_of_the_repeated_calls_in_that_of_all():
 def test_one_side_alone_is_shown(side):
     (table,) = tables([cells()[side]])
     assert f"equal inputs, reuse {['off', 'on'][side]}, " in table.title
-    assert [cells[3].text for cells in table.rows] == [["15", "19"], ["15"]][side]
+    assert [cells[4].text for cells in table.rows] == [["15", "19"], ["15"]][side]
 
 
 def test_modes_that_repeat_the_same_share_a_table_of_their_largest_cells():
-    (table,) = tables([*cells(1), *cells(4), *cells(1, graph=True)])
-    assert table.notes[0].startswith("eager, batch 4 x 1024; graph, batch 1 x 1024; kv v41+fp4")
+    (eager, graph) = tables([*cells(1), *cells(4), *cells(1, graph=True)])
+    assert eager.notes[0].startswith("eager, batch 4 x 1024; kv v41+fp4")
+    places = [cells[2].text for cells in graph.rows]
+    assert (graph.notes[0].split(";")[0], places) == ("graph, batch 1 x 1024", ["", "break"])
+    alike = [replace(one, counts=counts(one.variant["reuse"], "break")) for one in cells(1)]  # as if breaks were eager
+    assert [table.notes[0].split(";")[0] for table in tables([*alike, *cells(1, graph=True)])] == [
+        "eager, batch 1 x 1024"
+    ]
 
 
 def test_what_differs_between_modes_is_in_tables_of_their_own():
     found = tables([*cells(1), *cells(1, graph=True, on=())])
-    assert [table.rows[0][3].text for table in found] == ["15", "15 -> 0"]
+    assert [table.rows[0][4].text for table in found] == ["15", "15 -> 0"]
 
 
 @pytest.mark.parametrize("rows", [None, ()], ids=["not looked at", "nothing repeated"])
@@ -76,8 +84,8 @@ def test_without_repeated_calls_there_is_no_table(rows):
 def test_tables_fit_a_pipe_become_markdown_and_csv_keeps_the_plain_numbers():
     (table,) = tables(cells(device_time=TIME))
     assert max(map(len, plain(table).splitlines())) <= 80
-    assert "| dequant\\_compressed | 20 | 20 -> 1 | 19 -> 0 | 362.4 MiB -> 0 B | 1900 -> 0 |" in markdown(table)
-    assert "dequant_compressed,20,20,1,19,0,19,0,380000000,0,1900000,0" in csv_text([table])
+    assert "| dequant\\_compressed | 20 | eager | 20 -> 1 | 19 -> 0 | 362.4 MiB -> 0 B | 1900 -> 0 |" in markdown(table)
+    assert "dequant_compressed,20,eager,20,1,19,0,19,0,380000000,0,1900000,0" in csv_text([table])
 
 
 def test_what_a_trace_repeats_says_that_it_is_inferred_longest_time_first():

@@ -96,7 +96,7 @@ def test_a_full_graph_runs_live_rows_beside_a_padded_one(monkeypatch):
     opened = session(device=torch.device("cuda"))
     full, padded = run(opened, extend="7", graph=True, reuse="on", graph_mode="full,breakable")
     assert (full.batch["padded_rows"], padded.batch["padded_rows"]) == (7, 8)
-    assert full.note[-1] == "full graph: best case, nobody ships it"
+    assert full.note[-1] == "full graph: best case, nobody ships it; captured for these lengths alone"
     assert not any("best case" in line for line in padded.note)
 
 
@@ -233,7 +233,7 @@ def test_a_full_graph_on_a_cpu_is_one_tape():
         "kind": "full tape", "segments": 1, "breaks": 0,
     }  # fmt: skip
     assert {row["where"] for row in one.counts} == {"segment"}
-    assert {ON_A_TAPE, "full graph: best case, nobody ships it"} <= set(one.note)
+    assert {ON_A_TAPE, "full graph: best case, nobody ships it; captured for these lengths alone"} <= set(one.note)
 
 
 def test_a_group_that_could_not_be_allocated_still_has_a_record_for_every_cell():
