@@ -156,12 +156,26 @@ def _report(store: Store, session: str, typed: Typed, form: str) -> int:
 
 def gated(code: int, verdicts: Sequence[Verdict], gate: bool, strict: bool) -> int:
     """Return the exit code with what a gate adds to it; A/A trials pass. The gravest counts: 1, then 4, then 3."""
-    words = {verdict.word for verdict in verdicts if not verdict.trial.aa} if gate else set()
-    if "SLOWER" in words or code == FAILED:
+    own = [verdict for verdict in verdicts if gate and not verdict.trial.aa]
+    if code == FAILED or any(
+        verdict.word == "SLOWER" or _statuses(verdict) == ["ok", "out_of_memory"] for verdict in own
+    ):
         return FAILED
     if code == NOTHING:
         return NOTHING
-    return INCOMPLETE if strict and "INCONCLUSIVE" in words else code
+    return INCOMPLETE if strict and any(map(_undecided, own)) else code
+
+
+def _undecided(verdict: Verdict) -> bool:
+    """Return whether a cell that could run has no verdict that tells anything."""
+    return verdict.word == "INCONCLUSIVE" or (
+        verdict.word is None and _statuses(verdict) not in (["refused"] * 2, ["out_of_memory"] * 2)
+    )
+
+
+def _statuses(verdict: Verdict) -> list[str]:
+    """Return the statuses of both sides of a cell."""
+    return [one.status if one else "not run" for one in (verdict.trial.a, verdict.trial.b)]
 
 
 def _of(records: Sequence[Record], session: str) -> list[Record]:

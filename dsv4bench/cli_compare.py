@@ -22,7 +22,7 @@ Before = Annotated[Path, typer.Argument(metavar="BEFORE", help="A results direct
 After = Annotated[Path, typer.Argument(metavar="AFTER", help="The run of after.")]
 By = Annotated[str, typer.Option("--by", metavar="AXIS", help="A row for each cell, mode, batch or kv.")]
 Gate = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--gate", metavar="[PCT]", help="Exit with 1 if a cell is slower beyond PCT % or launches more. [off; PCT: 2]"
     ),
@@ -52,7 +52,7 @@ def compare(
     before: Before,
     after: After,
     by: By = "cell",
-    gate: Gate = "",
+    gate: Gate = None,
     strict: Strict = False,
     form: options.Format = "table",
     as_json: options.Json = False,
@@ -65,21 +65,23 @@ def compare(
     from dsv4bench.cli_compare_run import Request, run_compare
     from dsv4bench.errors import UsageError
 
-    if strict and not gate:
+    if strict and gate is None:
         raise UsageError("--strict: only --gate has something to be strict about; expected --gate [PCT] --strict")
-    request = Request(before, after, by, _least(gate), bool(gate), strict, output_format(form, as_json))
+    request = Request(before, after, by, _least(gate), gate is not None, strict, output_format(form, as_json))
     raise typer.Exit(run_compare(request))
 
 
-def _least(gate: str) -> float | None:
+def _least(gate: str | None) -> float | None:
     """Return the share that --gate names; UsageError for anything but a percentage."""
+    from shlex import quote
+
     from dsv4bench.errors import UsageError
 
-    if not gate:
+    if gate is None:
         return None
     percent = _percent(gate)
     if percent is None or not 0 < percent < 100:
-        raise UsageError(f"--gate {gate}: expected a percentage above 0 and below 100, e.g. --gate 2")
+        raise UsageError(f"--gate {quote(gate)}: expected a percentage above 0 and below 100, e.g. --gate 2")
     return percent / 100
 
 

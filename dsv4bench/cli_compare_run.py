@@ -76,14 +76,19 @@ def _gated(cells: Sequence[StoredCell], strict: bool) -> int:
     doubts = [(TWO_MACHINES, one) for one in cells if one.two_machines]
     doubts += [(one.reason, one) for one in cells if one.refused]
     passed = [("INCONCLUSIVE", one) for one in cells if one.word == "INCONCLUSIVE"]
-    passed += [(one.reason, one) for one in cells if not one.new]
+    passed += [(one.reason, one) for one in cells if _not_run(one)]
     tell(*(f"gate: {line}" for line in [*red, *_counted(doubts)]))
     tell(*(f"gate: {'' if strict else 'passed: '}{line}" for line in _counted(passed)))
     if red:
         return FAILED
-    if not any(one.old and one.new for one in cells):
+    if not any(one.old and one.after_ns for one in cells):
         return NOTHING
     return INCOMPLETE if doubts or (strict and passed) else OK
+
+
+def _not_run(one: StoredCell) -> bool:
+    """Return whether AFTER has nothing of a cell of BEFORE: no record of it, or one that was skipped or refused."""
+    return not one.new or bool(one.before_ns and not one.after_ns and not one.lost)
 
 
 def _counted(said: Sequence[tuple[str, StoredCell]]) -> list[str]:

@@ -205,8 +205,9 @@ def test_a_planted_slowdown_gates_red(run, processes, monkeypatch, tmp_path):
 # what the exit code says
 
 
-def verdict(word, aa=False):
-    return SimpleNamespace(word=word, trial=SimpleNamespace(aa=aa))
+def verdict(word, aa=False, a="ok", b="ok"):
+    sides = [SimpleNamespace(status=status) if status else None for status in (a, b)]
+    return SimpleNamespace(word=word, trial=SimpleNamespace(aa=aa, a=sides[0], b=sides[1]))
 
 
 @pytest.mark.parametrize(
@@ -223,10 +224,21 @@ def verdict(word, aa=False):
         (INCOMPLETE, [verdict("SLOWER")], ("gate",), FAILED),
         (FAILED, [verdict("FASTER"), verdict(None)], (), FAILED),
         (NOTHING, [verdict(None)], ("gate", "strict"), NOTHING),
+        (OK, [verdict(None, b="out_of_memory")], ("gate",), FAILED),
+        (OK, [verdict(None, b="out_of_memory")], (), OK),
+        (OK, [verdict(None, a="out_of_memory")], ("gate",), OK),
+        (OK, [verdict(None, a="out_of_memory", b="out_of_memory")], ("gate",), OK),
+        (OK, [verdict(None, a="refused", b="refused"), verdict("SAME")], ("gate", "strict"), OK),
+        (OK, [verdict(None, a="skipped", b="skipped"), verdict("SAME")], ("gate",), OK),
+        (OK, [verdict(None, a="skipped", b="skipped"), verdict("SAME")], ("gate", "strict"), INCOMPLETE),
+        (OK, [verdict(None), verdict("SAME")], ("gate", "strict"), INCOMPLETE),
+        (OK, [verdict(None, b=None), verdict("SAME")], ("gate", "strict"), INCOMPLETE),
     ],
     ids=[
         *("slower, no gate", "slower", "faster", "A/A", "inconclusive", "strict", "slower counts more"),
         *("not attributed", "not attributed and slower", "wrong", "nothing measured"),
+        *("does not fit any more", "does not fit, no gate", "fits now", "never fitted", "both refused"),
+        *("never reached", "never reached, strict", "pairs refused, strict", "not run, strict"),
     ],
 )
 def test_the_exit_code_that_verdicts_earn(code, verdicts, options, expected):

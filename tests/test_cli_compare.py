@@ -21,7 +21,7 @@ def run(monkeypatch, capsys, tmp_path):
 
 def step(middle_us=20_000, commit="a", step_ns=1000, **changes):
     here = {**GPU, "commit": commit * 40, **changes.pop("environment", {})}
-    return record(samples_ns={"step_period": ramp(middle_us * 1000, step_ns)}, environment=here, **changes)
+    return record(**{"samples_ns": {"step_period": ramp(middle_us * 1000, step_ns)}, "environment": here, **changes})
 
 
 MORE = counts("on", extra=[row("sparse_attention", 2, "eager", 0, copies=3)])
@@ -40,6 +40,10 @@ RUNS = {
     "driver": [step(30_000, environment={"driver": "590"})],
     "v4": [step(batch=2)],
     "both": [step(), step(batch=2)],
+    "skipped": [lost("skipped", "not installed", environment=GPU)],
+    "same-and-skipped": [step(), lost("skipped", "not installed", batch=2, environment=GPU)],
+    "same-and-refused": [step(), lost("refused", "too long", batch=2, environment=GPU)],
+    "nothing": [step(samples_ns={"step_period": [0] * 11})],
     "slow-and-driver": [step(20_600), step(batch=2, environment={"driver": "590"})],
 }
 
@@ -77,6 +81,13 @@ GATES = [
     ("both same", "strict", 3, "gate: not run after"),
     ("same both", "strict", 0, ""),
     ("both slow-and-driver", 2, 1, "gate: SLOWER"),
+    ("both same-and-skipped", 2, 0, "gate: passed: after: skipped: not installed: eager"),
+    ("both same-and-skipped", "strict", 3, "gate: after: skipped: not installed: eager"),
+    ("both same-and-refused", "strict", 3, "gate: after: refused: too long: eager"),
+    ("same-and-skipped same-and-refused", "strict", 0, ""),
+    ("old skipped", 2, 4, "gate: passed: after: skipped: not installed: eager"),
+    ("old nothing", 2, 1, "gate: no time any more: eager, reuse on, kv v41+fp4, batch 1 x 1024: after: a step of 0 ns"),
+    ("nothing old", 2, 0, ""),
 ]
 
 
@@ -114,6 +125,7 @@ def test_the_gate_as_it_is_typed(run, typed, code, said):
         ("old.jsonl same.jsonl --by layer", "--by layer: expected one of cell, mode, batch, kv"),
         ("old.jsonl same.jsonl --gate 0", "--gate 0: expected a percentage above 0 and below 100, e.g. --gate 2"),
         ("old.jsonl same.jsonl --gate=two", "--gate two: expected a percentage"),
+        ("old.jsonl same.jsonl --gate=", "--gate '': expected a percentage"),
         ("old.jsonl same.jsonl --strict", "--strict: only --gate has something to be strict about"),
         ("old.jsonl none.jsonl", "none.jsonl: no such file or directory"),
         ("old.jsonl same.jsonl --format pdf", "--format pdf: expected one of table, md, csv, json, jsonl"),

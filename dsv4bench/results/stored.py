@@ -21,7 +21,7 @@ from dsv4bench.results.noise_floor import Floor, noise_floor
 from dsv4bench.results.record import Record
 from dsv4bench.results.run_ratio import ratio_of_runs
 from dsv4bench.results.stats import Interval, median_interval
-from dsv4bench.results.trials import FRESH, PairOfSamples, Trial, trials
+from dsv4bench.results.trials import FRESH, NO_TIME, PairOfSamples, Trial, trials
 from dsv4bench.results.verdict import Word, judge
 from dsv4bench.results.verdict_stats import FEWEST_PAIRS
 from dsv4bench.units import format_count, format_percent
@@ -86,9 +86,9 @@ class StoredCell:
 
     @property
     def lost(self) -> bool:
-        """Whether the cell had a time and now fails, is wrong or does not fit."""
-        fallen = ("failed", "wrong", "out_of_memory")
-        return bool(self.before_ns and self.after and self.after.status in fallen)
+        """Whether the cell had a time and now fails, is wrong, does not fit or takes 0 ns."""
+        fallen = ("failed", "wrong", "out_of_memory", "ok")
+        return bool(self.before_ns and not self.after_ns and self.after and self.after.status in fallen)
 
 
 def compare_stored(before: Sequence[Record], after: Sequence[Record], least: float | None = None) -> list[StoredCell]:
@@ -132,7 +132,7 @@ def _names(record: Record) -> dict[str, Any]:
 
 def _matched(before: Iterable[Record], after: Iterable[Record]) -> list[tuple[list[Record], list[Record]]]:
     """Return the records of each cell on both sides; what is of one machine and method meets its like first."""
-    sides = [_grouped(records) for records in (before, after)]
+    sides = [_grouped(_once(records)) for records in (before, after)]
     found = []
     for identity in dict.fromkeys(identity for side in sides for identity in side):
         old, new = (side.get(identity, {}) for side in sides)
@@ -140,6 +140,11 @@ def _matched(before: Iterable[Record], after: Iterable[Record]) -> list[tuple[li
         rest = [[one for how, ones in a.items() if how not in b for one in ones] for a, b in ((old, new), (new, old))]
         found += [(rest[0], rest[1])] if any(rest) else []
     return found
+
+
+def _once(records: Iterable[Record]) -> Iterable[Record]:
+    """Return the records without copies of others, which are no more runs."""
+    return {json.dumps([one.created, one.key, one.ab, one.samples_ns]): one for one in records}.values()
 
 
 def _grouped(records: Iterable[Record]) -> dict[str, dict[tuple[str, ...], list[Record]]]:
@@ -168,8 +173,8 @@ def _newest(records: Sequence[Record]) -> Runs:
     own = [record for record in records if not (record.ab or {}).get("aa")]
     own = own or [record for record in records if (record.ab or {}).get("side") == "a"] or list(records)
     same = [record for record in own if _code(record) == _code(own[-1])]
-    wrong, timed = ([record for record in same if record.status == status] for status in ("wrong", "ok"))
-    standing = wrong[-1:] or timed or same[-1:]
+    wrong = [record for record in same if record.status == "wrong"]
+    standing = wrong[-1:] or [record for record in same if _timed(record)] or same[-1:]
     return tuple(record for record in standing if not differences(record, standing[-1]))
 
 
@@ -203,7 +208,10 @@ def _cell(old: Runs, new: Runs, records: int, least: float) -> StoredCell:
 
 def _failure(before: Record, after: Record) -> str:
     """Return why sides have no time, "" where both have one."""
-    said = ["" if one.status == "ok" else f"{one.status}: {one.reason}" for one in (before, after)]
+    said = [
+        "" if _timed(one) else NO_TIME if one.status == "ok" else f"{one.status}: {one.reason}"
+        for one in (before, after)
+    ]
     if said[0] == said[1]:
         return said[0] and f"before and after: {said[0]}"
     return "; ".join(f"{side}: {text}" for side, text in zip(SIDES, said, strict=True) if text)
@@ -211,8 +219,13 @@ def _failure(before: Record, after: Record) -> str:
 
 def _time(runs: Runs) -> Interval | None:
     """Return the time of a side: that of its samples, or with several runs that of their medians."""
-    each = [record.step_samples_ns for record in runs if record.step_samples_ns]
+    each = [record.step_samples_ns for record in runs if _timed(record)]
     return median_interval(each[0] if len(each) == 1 else [median(samples) for samples in each]) if each else None
+
+
+def _timed(record: Record) -> bool:
+    """Return whether a record has a time; a step of 0 ns is none."""
+    return record.status == "ok" and 0 not in record.step_samples_ns
 
 
 def _added(before: Record, after: Record) -> list[str] | None:

@@ -21,11 +21,15 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from dsv4bench.results.comparability import differences
 from dsv4bench.results.record import Record
 
 SIDES = ("a", "b")
 ONE_PROCESS, FRESH = "one process", "fresh processes"
 ABOUT_PAIRS = 64  # what a verdict from one process rests on: more pairs of fewer samples would tell no more
+# what a pair must share, so that nothing but its sides differs; environments bring a CUDA of their own
+SHARED = ("machine", "SMs", "host", "power limit", "driver", "MIG", "threads", "profiler")
+NO_TIME = "a step of 0 ns: nothing was measured"
 # switches that an eager step, or a whole graph, does not have
 ONE_SIDE_ONLY = {"graph": ("graph-mode", "breaks", "break-outputs"), "graph-mode": ("breaks", "break-outputs")}
 
@@ -44,8 +48,8 @@ class PairOfSamples:
 class Trial:
     """One cell's A and B. Where a side has no time, or was wrong in any process, there are no pairs.
 
-    The record of such a side says why.
-    `how` is "one process" or "fresh processes"; `aa`: both sides are the same.
+    The record of such a side says why; `refused` does where there were pairs that must not be judged. `how` is "one
+    process" or "fresh processes"; `aa`: both sides are the same.
     """
 
     a: Record | None
@@ -53,6 +57,7 @@ class Trial:
     pairs: tuple[PairOfSamples, ...]
     how: str
     aa: bool
+    refused: str = ""
 
     @property
     def any(self) -> Record:
@@ -110,23 +115,45 @@ def _switched(ab: dict[str, Any]) -> set[str]:
 def _trial(first: list[Record], second: list[Record]) -> Trial:
     one = (first or second)[0].ab or {}
     how = ONE_PROCESS if one.get("pair") is None else FRESH
-    a, b = _standing(first), _standing(second)
+    a, b = (_standing(side, how) for side in (first, second))
     wrong = any(side is not None and side.status == "wrong" for side in (a, b))
-    pairs = [] if wrong else _split(a, b, one["block"]) if how == ONE_PROCESS else _matched(first, second)
-    return Trial(a, b, tuple(pairs), how, bool(one["aa"]))
+    both = [] if wrong else _matched(first, second)
+    pairs = [
+        pair
+        for records in both
+        for pair in (_split(*records, one["block"]) if how == ONE_PROCESS else [_fresh(*records)])
+    ]
+    refused = _refused(both)
+    return Trial(a, b, () if refused else tuple(pairs), how, bool(one["aa"]), refused)
 
 
-def _standing(side: list[Record]) -> Record | None:
-    """Return the record that stands for a side: one that is wrong, else the last with a time, else the last."""
+def _standing(side: list[Record], how: str) -> Record | None:
+    """Return the record that stands for a side: one that is wrong, else the last, of processes the last with a time."""
     wrong = [record for record in side if record.status == "wrong"]
-    timed = [record for record in side if record.status == "ok"]
+    timed = [record for record in side if record.status == "ok" and how == FRESH]
     return next(reversed(wrong or timed or side), None)
 
 
-def _split(first: Record | None, second: Record | None, block: int) -> list[PairOfSamples]:
+def _matched(first: list[Record], second: list[Record]) -> list[tuple[Record, Record]]:
+    """Return the records of the pairs of which both sides gave a time; of one that was measured again the last."""
+    a, b = ({(record.ab or {}).get("pair"): record for record in side} for side in (first, second))
+    both = [(a[pair], b[pair]) for pair in a if pair in b]
+    return [pair for pair in both if all(record.status == "ok" for record in pair)]
+
+
+def _refused(both: Sequence[tuple[Record, Record]]) -> str:
+    """Return why pairs must not be judged, "" where nothing speaks against it: their sides are unlike, or took 0 ns."""
+    for pair in both:
+        for one in differences(*pair):
+            if one.what in SHARED:
+                return f"not comparable: {one.what}: {one.before} in a, {one.after} in b"
+        if any(0 in record.step_samples_ns for record in pair):
+            return NO_TIME
+    return ""
+
+
+def _split(first: Record, second: Record, block: int) -> list[PairOfSamples]:
     """Return the pairs of two records whose samples alternated: blocks of the same place."""
-    if first is None or second is None:
-        return []
     a, b = first.step_samples_ns, second.step_samples_ns
     clocks = [(record.ab or {}).get("sm_mhz") or [] for record in (first, second)]
     count = min(len(a), len(b)) // block
@@ -139,16 +166,11 @@ def _split(first: Record | None, second: Record | None, block: int) -> list[Pair
     )
 
 
-def _matched(first: list[Record], second: list[Record]) -> list[PairOfSamples]:
-    """Return the pairs of which both processes gave a time."""
-    sides = [{(r.ab or {})["pair"]: r for r in side if r.status == "ok"} for side in (first, second)]
-    both = sorted(set(sides[0]) & set(sides[1]))
-    return [
-        PairOfSamples(
-            tuple(sides[0][i].step_samples_ns), tuple(sides[1][i].step_samples_ns), *(_clock(side[i]) for side in sides)
-        )
-        for i in both
-    ]
+def _fresh(first: Record, second: Record) -> PairOfSamples:
+    """Return the pair of two processes: all their samples."""
+    return PairOfSamples(
+        tuple(first.step_samples_ns), tuple(second.step_samples_ns), *(_clock(side) for side in (first, second))
+    )
 
 
 def _clock(record: Record) -> float | None:

@@ -17,7 +17,7 @@ from dsv4bench.errors import UsageError, nearest
 from dsv4bench.results.compare import NOT_RESOLVABLE, predicted_difference_ns
 from dsv4bench.results.cycles import clock_objection
 from dsv4bench.results.stats import CONFIDENCE, Interval, median_interval
-from dsv4bench.results.trials import Trial
+from dsv4bench.results.trials import FRESH, Trial
 from dsv4bench.results.verdict_stats import (
     FEWEST_PAIRS,
     holm,
@@ -158,6 +158,8 @@ def _seen(trial: Trial) -> Verdict:
 
 def _why_none(trial: Trial) -> str:
     """Return why a trial has no pairs, naming the status of each side that has no time."""
+    if trial.refused:
+        return trial.refused
     sides = {"a": trial.a, "b": trial.b}
     why = {side: f"{one.status}: {one.reason}" if one else "not run" for side, one in sides.items()}
     lost = {side: why[side] for side, one in sides.items() if one is None or one.status != "ok"}
@@ -203,11 +205,16 @@ def _too_wide(one: Verdict) -> str:
     effect, change = one.min_effect.text, _change(one)
     if one.narrow_enough:
         return f"the change, {change}, is too near the least effect of {effect} to be told from it"
-    taken = (
-        sum(len(pair.a_ns) for pair in one.trial.pairs) / (one.trial.any.ab or {})["block"]
-    )  # before any were merged
-    pairs = math.ceil(taken * (_width(one) / NARROW_SHARE) ** 2)
+    pairs = math.ceil(_taken(one.trial) * (_width(one) / NARROW_SHARE) ** 2)
     return f"the change, {change}, is too uncertain for a least effect of {effect}; about {pairs} pairs would do"
+
+
+def _taken(trial: Trial) -> float:
+    """Return how many pairs were taken, before any were merged."""
+    if trial.how == FRESH:
+        return len(trial.pairs)
+    block: int = (trial.any.ab or {})["block"]
+    return sum(len(pair.a_ns) for pair in trial.pairs) / block
 
 
 def _measure(one: Verdict) -> tuple[Interval, float, float]:

@@ -146,6 +146,9 @@ def test_a_slower_clock_is_no_slower_code():
     assert only([run(clocks=clocks[0])], [run(22_000_000, "new", clocks=clocks[1])]).word == "SLOWER"
 
 
+MIDDLES = ((20_000_000, "old"), (20_400_000, "new"))
+
+
 def sessions(middles, commit="old"):
     return [run(middle, commit, created=f"2026-11-30T12:{place:02d}:00+00:00") for place, middle in enumerate(middles)]
 
@@ -159,6 +162,36 @@ def test_six_runs_of_both_sides_are_judged_as_pairs():
     assert "corrected for 1 cell" in cell.reason
     assert cell.ratio.value == pytest.approx(1.03, abs=0.002)
     assert only(old[:6], new[:3]).reason == "the whole interval is beyond 2.00 %"
+
+
+@pytest.mark.parametrize(
+    ("scatter", "reason"),
+    [(100_000, "is too near the least effect of 2 %"), (1_000_000, "about 225 pairs would do")],
+    ids=["steady", "noisy"],
+)
+def test_runs_that_cannot_tell_say_why(scatter, reason):
+    noise = [0, 1, -2, 2, -1, 1, -1]
+    old, new = (sessions([middle + scatter * one for one in noise], name) for middle, name in MIDDLES)
+    cell = only(old, list(reversed(new)))
+    assert cell.word == "INCONCLUSIVE"
+    assert reason in cell.reason
+
+
+def test_copies_of_a_run_are_one_run():
+    old, new = ([run(middle, name)] * 6 for middle, name in MIDDLES)
+    cell = only(old, new)
+    assert (len(cell.old), len(cell.new), cell.left_out) == (1, 1, 0)
+    assert "corrected" not in cell.reason
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_step_of_0_ns_is_no_time(side):
+    nothing = replace(run(commit="new"), samples_ns={"step_period": [0] * 11})
+    cell = only(*([nothing], [run()]) if side == "before" else ([run()], [nothing]))
+    assert (cell.word, cell.ratio) == (None, None)
+    assert cell.reason == f"{side}: a step of 0 ns: nothing was measured"
+    assert cell.lost == (side == "after")
+    assert only([run()], [run(commit="new"), nothing]).word == "SAME"
 
 
 def test_noise_between_runs_is_seen_where_there_are_several():

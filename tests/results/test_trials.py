@@ -7,7 +7,7 @@ import pytest
 
 from dsv4bench.results.compare import compare, latest, pairs
 from dsv4bench.results.trials import FRESH, ONE_PROCESS, PairOfSamples, trials
-from tests.results.synthetic import lost, record, with_variant
+from tests.results.synthetic import GPU, lost, record, with_variant
 
 REUSE = {"a": "reuse=off", "b": "reuse=on"}
 
@@ -37,12 +37,12 @@ def test_samples_that_alternated_are_split_into_blocks_of_the_same_place():
     ids=["few", "still few", "two and two", "eight by eight"],
 )
 def test_many_pairs_of_one_process_are_merged_with_their_neighbours(count, pairs, sizes):
-    taken, clocks = list(range(2 * count)), [1000.0 + 2 * place for place in range(count)]
+    taken, clocks = list(range(1, 2 * count + 1)), [1000.0 + 2 * place for place in range(count)]
     (trial,) = trials([side("a", taken, mhz=clocks), side("b", taken)])
     assert len(trial.pairs) == pairs
     assert {len(pair.a_ns) for pair in trial.pairs} == sizes
     assert [time for pair in trial.pairs for time in pair.b_ns] == taken  # all of them, in their order
-    assert all(pair.a_mhz == pytest.approx(1000 + median(pair.a_ns) - 0.5) for pair in trial.pairs)
+    assert all(pair.a_mhz == pytest.approx(1000 + median(pair.a_ns) - 1.5) for pair in trial.pairs)
 
 
 def test_of_fresh_processes_the_pairs_are_those_of_which_both_have_a_time():
@@ -60,6 +60,45 @@ def test_of_fresh_processes_the_pairs_are_those_of_which_both_have_a_time():
 def test_a_pair_that_was_measured_again_stands_once():
     records = [side("a", [10], 0), side("a", [11], 0), side("b", [20], 0)]
     assert trials(records)[0].pairs == (PairOfSamples((11,), (20,)),)
+
+
+@pytest.mark.parametrize("again", ["a", "b"])
+@pytest.mark.parametrize("pair", [None, 1], ids=["one process", "one of several processes"])
+def test_a_side_that_failed_when_measured_again_is_no_pair_with_its_first_time(pair, again):
+    """The other side's new time was measured next to the failure, not next to the first time."""
+    failed = lost("failed", "died", reuse={"a": "off", "b": "on"}[again], ab=field(again, pair))
+    second = side("b" if again == "a" else "a", [5, 6, 7, 8], pair)
+    (trial,) = trials([side("a", pair=pair), side("b", pair=pair), second, failed])
+    assert trial.pairs == ()
+
+
+UNLIKE = {
+    "driver": ({"driver": "590.1"}, "driver: 580 in a, 590 in b"),
+    "power limit": ({"power_limit_mw": 500_000}, "power limit: 700 W in a, 500 W in b"),
+    "host": ({"cpu": "Grace"}, "host: a CPU in a, Grace in b"),
+    "profiler": ({"injected": ["nsys"]}, "profiler: none in a, nsys in b"),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), UNLIKE.values(), ids=UNLIKE)
+@pytest.mark.parametrize("pair", [None, 0], ids=["one process", "fresh processes"])
+def test_sides_that_are_unlike_are_no_pair(pair, changes, reason):
+    here = {**GPU, "power_limit_mw": 700_000, "injected": []}
+    first = side("a", pair=pair, environment=here)
+    (trial,) = trials([first, side("b", pair=pair, environment={**here, **changes})])
+    assert (trial.pairs, trial.refused) == ((), f"not comparable: {reason}")
+
+
+@pytest.mark.parametrize("changes", [{}, {"commit": "b" * 40, "torch": "2.9", "cuda": "12.9"}, {"driver": "580.9"}])
+def test_sides_may_differ_in_their_code_and_environment(changes):
+    (trial,) = trials([side("a"), side("b", environment={**GPU, **changes})])
+    assert (len(trial.pairs), trial.refused) == (2, "")
+
+
+@pytest.mark.parametrize("pair", [None, 0], ids=["one process", "fresh processes"])
+def test_a_step_of_0_ns_takes_all_pairs_away(pair):
+    (trial,) = trials([side("a", [0, 0, 0, 0], pair), side("b", pair=pair)])
+    assert (trial.pairs, trial.refused) == ((), "a step of 0 ns: nothing was measured")
 
 
 @pytest.mark.parametrize("pair", [None, 1], ids=["one process", "one of several processes"])

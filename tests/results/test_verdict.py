@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dsv4bench.errors import UsageError
 from dsv4bench.results.trials import ONE_PROCESS, PairOfSamples, Trial, trials
 from dsv4bench.results.verdict import MinEffect, default_min_effect, judge, parse_min_effect
-from tests.results.synthetic import lost, record, with_side
+from tests.results.synthetic import GPU, lost, record, with_side
 
 A_NS = 20_000_000
 STEADY = [-8, -6, -4, -2, 0, 2, 4, 6, 8]  # nine pairs, in units of 100 ppm; the bounds of their interval are -5 and 5
@@ -144,8 +144,9 @@ def test_the_numbers_are_those_of_the_pairs():
         (lost("refused", "too long"), lost("refused", "too long"), "both sides: refused: too long"),
         (lost("failed", "died"), lost("refused", "too long"), "a: failed: died; b: refused: too long"),
         (record(), record(), "no pair has a time of both sides"),
+        (record(), record(environment=GPU | {"driver": "9"}), "not comparable: driver: 580 in a, 9 in b"),
     ],
-    ids=["absent", "wrong", "memory", "both", "each", "blocks"],
+    ids=["absent", "wrong", "memory", "both", "each", "blocks", "unlike"],
 )
 def test_without_a_time_of_both_there_is_no_verdict_and_the_reason_says_why(a, b, reason):
     sides = [side and with_side(side, name, block=99) for side, name in ((a, "a"), (b, "b"))]
