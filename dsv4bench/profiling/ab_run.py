@@ -105,8 +105,11 @@ def keys(twos: Sequence[Two], experiment: Experiment, sessions: Mapping[str, Ses
 
 
 def missing(twos: Sequence[Two], experiment: Experiment, session: Session, records: Iterable[Record]) -> list[Two]:
-    """Return the cells of the groups that one process has not finished in this experiment's session."""
-    seen = {(said["side"], record.key) for record, said in _own(records, experiment)}
+    """Return the cells of the groups that one process has not finished in this experiment's session.
+
+    What a time limit left out is not finished.
+    """
+    seen = {(said["side"], record.key) for record, said in _own(records, experiment) if record.reason != NO_TIME_LEFT}
     finished = {
         (two.a.group, (side, sampled(cell_of(two, side), experiment).key(session.commit)) in seen)
         for two in twos

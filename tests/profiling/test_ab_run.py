@@ -161,6 +161,19 @@ def test_what_one_process_finished_is_not_measured_again(runs):
     assert missing(cells, EXPERIMENT, session(), done[:1]) == cells  # a group runs whole
 
 
+def test_what_the_time_limit_left_out_is_measured_by_the_run_that_goes_on(runs, only_timed):
+    cells = twos(batch="1,2")
+    times = iter([0, 0])
+    run = runs(cells, budget=Budget.of(1, lambda: next(times, 2)))
+    assert run_together(run, session()) == TIME_LIMIT
+    assert [trial.b.status for trial in trials(kept(run))] == ["ok", "skipped"]
+    left = missing(cells, EXPERIMENT, session(), kept(run))
+    assert in_groups(left) == in_groups(cells)[-1:]
+    assert run_together(replace(run, twos=left, budget=Budget.of(None)), session(clock=FakeClock())) == ALL_PAIRS
+    assert [trial.b.status for trial in trials(kept(run))] == ["ok", "ok"]
+    assert missing(cells, EXPERIMENT, session(), kept(run)) == []
+
+
 def test_the_keys_of_an_experiment_are_those_of_its_cells_with_their_samples():
     (two,) = twos()
     opened = dict.fromkeys("ab", session())
