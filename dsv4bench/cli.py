@@ -178,7 +178,7 @@ def kernels(
     raise typer.Exit(cli_kernels.run_kernels(request))
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=cli_history.EPILOG)
 def show(
     path: Annotated[Path, typer.Argument(help="A results directory or a .jsonl file.")],
     form: options.Format = "table",
@@ -196,8 +196,8 @@ def show(
     tables.show(reading.records, form, sys.stdout)
 
 
-app.command(epilog=EPILOG)(cli_report.plot)
-app.command(epilog=EPILOG)(cli_report.report)
+app.command(epilog=cli_history.EPILOG)(cli_report.plot)
+app.command(epilog=cli_history.EPILOG)(cli_report.report)
 
 
 @app.command()

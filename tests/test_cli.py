@@ -12,7 +12,7 @@ from dsv4bench.errors import CellError
 from dsv4bench.kernels import CATALOGUE
 from dsv4bench.results.schema import encode
 from tests.command_line import command_line
-from tests.results.synthetic import record, sweep
+from tests.results.synthetic import lost, record, sweep
 from tests.source_tree import ROOT
 
 
@@ -187,14 +187,15 @@ def test_the_version(run):
     assert run("--version").out == f"dsv4bench {__version__}\n"
 
 
-@pytest.mark.parametrize("typed", ["", "--help", "prefill --help", "show --help", "plot --help"])
+@pytest.mark.parametrize("typed", ["", "--help", "prefill --help", "kernels --help", "show --help", "plot --help"])
 def test_help_fits_80_columns_and_says_the_exit_codes(run, typed, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     found = run(*typed.split())
     text = found.out + found.err
     assert found.code == (0 if typed else 2)
     assert max(map(len, text.splitlines())) <= 80
-    assert "130 Ctrl-C" in " ".join(text.split())
+    said = "Exit codes: 0 ok; 2 usage." if typed.startswith(("show", "plot")) else "130 Ctrl-C"
+    assert said in " ".join(text.split())
 
 
 def test_help_shows_how_an_axis_is_written(run):
@@ -212,6 +213,12 @@ def test_show_prints_the_tables_again(run, records):
     assert "\x1b" not in found.out
     assert max(map(len, found.out.splitlines())) <= 80
     assert run("show", records / "records.jsonl").out == found.out
+
+
+def test_a_wrong_cell_is_shown_like_others(run, here):
+    (here / "wrong.jsonl").write_text(encode(lost("wrong", "a byte differs")))
+    found = run("show", "wrong.jsonl")
+    assert (found.code, "a byte differs" in found.out) == (0, True)
 
 
 @pytest.mark.parametrize("typed", ["--json", "--format json"])
