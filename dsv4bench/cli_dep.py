@@ -172,7 +172,7 @@ def _started(job: Job, ranks: int) -> tuple[int, str]:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what failed is said in a record
+    logging.disable(logging.CRITICAL)  # what failed is said in a record
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -191,6 +191,8 @@ def _started(job: Job, ranks: int) -> tuple[int, str]:
         return USAGE if USAGE in codes else FAILED, f"rank {rank}: {_ended(failure.exitcode)}"
     except (KeyboardInterrupt, SignalException):
         return INTERRUPTED, "interrupted"
+    finally:
+        logging.disable(logging.NOTSET)
     return OK, ""
 
 

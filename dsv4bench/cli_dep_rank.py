@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +13,8 @@ from dsv4bench.cli import FAILED, USAGE
 from dsv4bench.cli_progress import progress
 from dsv4bench.errors import DsvError, UsageError
 from dsv4bench.profiling.dep_rank import Screen, parse_job, run_rank
+
+PARENT_S = 5
 
 
 def screen(rank: int, quiet: bool) -> Screen:
@@ -26,9 +30,20 @@ def _silent(_line: str) -> None:
     """Say nothing."""
 
 
+def end_with(parent: int, rank: int) -> None:
+    """End this process when `parent` is gone: a launcher that is killed cannot end its ranks.
+
+    Rank 0 looks more often, and the others end with it: one that ended first would look lost.
+    """
+    while os.getppid() == parent:
+        time.sleep(PARENT_S if rank == 0 else 4 * PARENT_S)
+    os._exit(FAILED)
+
+
 def main(text: str) -> int:
     """Do a job as the rank that the environment names."""
     rank = int(os.environ["RANK"])
+    threading.Thread(target=end_with, args=(os.getppid(), rank), daemon=True).start()
     job = replace(parse_job(text), local_rank=int(os.environ["LOCAL_RANK"]))
     seen = screen(rank, job.quiet)
     try:

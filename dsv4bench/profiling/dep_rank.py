@@ -7,6 +7,7 @@ others. What had been finished is on the disk by then.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 import time
@@ -32,7 +33,7 @@ from dsv4bench.workloads.cells import Group, cells
 from dsv4bench.workloads.memory import free_bytes, refuse_too_large
 from dsv4bench.workloads.options import PrefillArguments, prefill_options
 
-LINGER_S = 5
+LINGER_S = 3
 FAILED, USAGE = 1, 2  # as of the command line
 # what must be equal on all ranks beside the arguments
 SAME = ("dsv4bench", "commit", "diff", "torch", "triton", "cuda", "python", "driver", "gpu", "sglang", "flash_mla")
@@ -120,7 +121,6 @@ def run_rank(job: Job, screen: Screen) -> int:
             left = _left(plan, session, frozenset(finished_keys(Path(job.directory))))
             if job.lost and left:
                 Keeper(left, session, store, "").lose(job.lost)
-            signal.signal(signal.SIGTERM, _linger)
             _run(job, left[bool(job.lost) :], session, peers, screen, store)
     else:
         _run(job, plan, session, peers, screen, None)
@@ -128,10 +128,19 @@ def run_rank(job: Job, screen: Screen) -> int:
     return 0
 
 
-def _linger(*_: object) -> None:
-    """Leave a lifeline the time to keep what a lost rank took with it: launchers end all ranks when one is lost."""
-    time.sleep(LINGER_S)
-    raise SystemExit(FAILED)
+def _let_rank_0_decide(rank: int) -> None:
+    """Let the signals of a launcher, which ends all ranks when one is lost or on Ctrl-C, end rank 0 alone.
+
+    It lingers, so that its lifeline can keep what a lost rank took with it. The other ranks end with rank 0, or else
+    one that was asked to stop would look lost.
+    """
+
+    def linger(*_: object) -> None:
+        time.sleep(LINGER_S)
+        os._exit(FAILED)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, linger if rank == 0 else signal.SIG_IGN)
 
 
 def _left(plan: Sequence[Group], session: Session, done: frozenset[str]) -> list[Group]:
@@ -175,6 +184,7 @@ def _run(job: Job, plan: Sequence[Group], session: Session, peers: Peers, screen
         screen.tell(f"rank {rank}: {reason}")
 
     lifeline = Lifeline(peers, job.host, on_loss)
+    _let_rank_0_decide(peers.rank)
     try:
         with screen.progress(len(left)) as report:
             for records in sweep.run(left, session, progress=report):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from dsv4bench.workloads.batch import Batch, Request, equal_requests
 from dsv4bench.workloads.buckets import Refusal, buckets
-from dsv4bench.workloads.dep import deal, pad_forward, plan_ranks
+from dsv4bench.workloads.dep import common_bucket, deal, pad_forward, pad_to, plan_ranks, rank_bucket, renumbered
 
 FIVE = equal_requests(5, 10, 0, 8192)
 
@@ -50,6 +50,25 @@ def test_one_rank_refuses_for_all():
     one = Batch((Request(2, 0, 1),), 2)
     assert pad_forward((short, one), buckets()) == Refusal("bucket 4 is over 2 times the 1 tokens")
     assert pad_forward((Batch((), 0), Batch((), 1)), buckets()) == Refusal("no rank has a token")
+
+
+def test_ranks_agree_on_a_bucket_of_which_each_names_its_own():
+    forward = (Batch((Request(0, 0, 100),), 0), Batch((Request(1, 0, 30),), 1), Batch((), 2))
+    found = [rank_bucket(batch, buckets()) for batch in forward]
+    assert found == [112, 32, None]
+    assert common_bucket(found) == 112
+    assert pad_to(forward, 112) == pad_forward(forward, buckets())
+    assert pad_to(forward, Refusal("no")) == Refusal("no")
+
+
+def test_the_requests_of_a_rank_are_numbered_for_tables_of_its_own():
+    chunked = plan_ranks(equal_requests(5, 6, 0, 8192), ranks=2, chunk=10)[1]
+    assert [[one.index for one in batch.requests] for batch in chunked] == [[1, 3], [3]]
+    found = renumbered(chunked)
+    assert [[one.index for one in batch.requests] for batch in found] == [[0, 1], [1]]
+    assert [batch.extends for batch in found] == [(6, 4), (2,)]
+    idle = Batch((), 1).padded(16)
+    assert renumbered((idle, Batch((), 1))) == (idle, Batch((), 1))
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(1, 5), st.integers(1, 20))

@@ -43,6 +43,12 @@ def test_workspace_is_that_of_the_largest_forward():
         assert estimate(group).workspace_bytes == count * rows * 1024
 
 
+def test_ranks_with_a_device_each_take_what_the_fullest_takes():
+    real = uniform_cell(5, 128, 600, ranks=2, dep=True)
+    assert estimate((real,)) == estimate((uniform_cell(3, 128, 600),))  # requests 0, 2 and 4
+    assert estimate((replace(real, dep=False),)).pool_bytes == estimate((uniform_cell(5, 128, 600),)).pool_bytes
+
+
 def test_a_long_prompt_is_chunked():
     chunked = replace(uniform_cell(1, 1, 0), load=Load((Request(0, 0, 10_000),)), chunk=4096)
     assert (

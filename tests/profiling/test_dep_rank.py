@@ -1,0 +1,78 @@
+"""One rank of a run: what it is told, with whom it runs together, and what rank 0 keeps."""
+
+import pytest
+
+from dsv4bench.profiling import dep_rank
+from dsv4bench.profiling.dep_rank import Job, Keeper, parse_job, refused
+from dsv4bench.profiling.recording import unmeasured
+from dsv4bench.results.store import open_store, read_records
+from dsv4bench.units import GIB
+from dsv4bench.workloads.options import PrefillArguments
+from tests.profiling.small_groups import groups, session
+from tests.profiling.thread_peers import on_ranks
+
+
+def test_a_job_survives_its_text():
+    job = Job(PrefillArguments(batch=["1", "2"], dep="2"), "run", ("dsv4bench", "prefill"), lost="rank 1: x")
+    assert parse_job(job.text()) == job
+
+
+HERE = {"dsv4bench": "1", "commit": "c", "diff": None, "torch": "2.11"}
+
+
+def together(changes, typed=None, free=(GIB, GIB), monkeypatch=None):
+    """Return what two ranks say to each other; rank 1's environment has `changes`."""
+    plan = groups(dep="2", batch="2")
+
+    def work(peers):
+        own = HERE | (changes if peers.rank else {})
+        arguments = PrefillArguments(**(typed or {} if peers.rank else {}))
+        return refused(peers, session(environment=own), arguments, plan)
+
+    monkeypatch.setattr(dep_rank, "free_bytes", lambda device: free[0])
+    first, second = on_ranks(2, work)
+    assert first == second
+    return first
+
+
+@pytest.mark.parametrize(
+    ("changes", "typed", "said"),
+    [
+        ({}, None, None),
+        ({"cpu": "another"}, None, None),
+        ({"torch": "2.12"}, None, "--dep 2: rank 1 has torch 2.12, rank 0 has 2.11"),
+        ({"diff": "abc"}, None, "--dep 2: rank 1 has diff abc, rank 0 has None"),
+        ({}, {"dep_simulated": "3"}, "--dep 2: rank 1 has --dep-simulated 3, rank 0 has 1"),
+    ],
+    ids=["alike", "another processor", "another torch", "other changes", "other arguments"],
+)
+def test_only_ranks_that_are_alike_run_together(changes, typed, said, monkeypatch):
+    assert together(changes, typed, monkeypatch=monkeypatch) == said
+
+
+def test_ranks_without_room_say_so_before_they_begin(monkeypatch):
+    said = together({}, free=(1000,), monkeypatch=monkeypatch)
+    assert said.startswith("--batch 2 --prefix 60 (8 new tokens each): about ")
+    assert "500 B free" in said  # each rank of a CPU has its part of the memory
+
+
+@pytest.fixture
+def plan():
+    return groups(dep="2", batch="1,2", reuse="on")
+
+
+def test_finished_groups_are_kept_and_a_lost_rank_takes_the_next_one_with_it(plan, tmp_path):
+    opened, receipt = session(), tmp_path / "receipt"
+    with open_store(tmp_path / "run") as store:
+        keeper = Keeper(plan, opened, store, str(receipt))
+        keeper.keep([unmeasured(cell, opened, "skipped", "pretended") for cell in plan[0]])
+        assert not receipt.exists()
+        keeper.lose("rank 1: gone")
+        keeper.lose("rank 1: nothing is left to lose")
+    assert receipt.exists()
+    records = read_records(tmp_path / "run").records
+    assert [(one.batch["requests"], one.status, one.reason) for one in records] == [
+        *[(1, "skipped", "pretended")] * 2,
+        *[(2, "failed", "rank 1: gone")] * 2,
+    ]
+    assert {(one.ranks, one.variant["dep"], one.label) for one in records} == {(2, 2, "measured")}

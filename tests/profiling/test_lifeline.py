@@ -1,0 +1,81 @@
+"""The lifeline: who is lost and why, heard at once by rank 0, and the end of everybody else."""
+
+import queue
+
+import pytest
+
+from dsv4bench.profiling import lifeline
+from dsv4bench.profiling.lifeline import GONE, Lifeline
+from tests.profiling.thread_peers import on_ranks
+
+WAIT_S = 20
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """What would have ended the process, in place of ending it, and no waiting for that."""
+    found = queue.Queue()
+    monkeypatch.setattr(lifeline.os, "_exit", lambda code: found.put(("ended", code)))
+    monkeypatch.setattr(lifeline, "GRACE_S", 0)
+    return found
+
+
+def connected(peers, lost):
+    return Lifeline(peers, "localhost", lambda rank, reason: lost.put((rank, reason)))
+
+
+def test_ranks_that_are_done_let_go_in_silence(ended):
+    lost = queue.Queue()
+
+    def work(peers):
+        connected(peers, lost).close()
+        return "done"
+
+    assert on_ranks(3, work) == ["done"] * 3
+    assert lost.empty()
+    assert ended.empty()
+
+
+@pytest.mark.parametrize(
+    ("leave", "reason"),
+    [
+        (lambda line: line.fail("RuntimeError: of two\nlines"), "RuntimeError: of two lines"),
+        (lambda line: line._sockets[0].shutdown(2), GONE),  # as the system does for a process that is killed
+    ],
+    ids=["it says why", "it is killed"],
+)
+def test_rank_0_hears_who_is_lost_and_why(ended, leave, reason):
+    lost = queue.Queue()
+
+    def work(peers):
+        line = connected(peers, lost)
+        if peers.rank == 2:
+            leave(line)
+        return line
+
+    lines = on_ranks(3, work)
+    assert lost.get(timeout=WAIT_S) == (2, reason)
+    assert ended.get(timeout=WAIT_S) == ("ended", 1)
+    for line in lines:
+        line._over.set()
+        for connection in line._sockets.values():
+            connection.close()
+
+
+def test_every_rank_ends_with_rank_0(ended):
+    lost = queue.Queue()
+
+    def work(peers):
+        line = connected(peers, lost)
+        if peers.rank == 0:
+            line._over.set()  # rank 0 is gone, and hears nothing any more
+            for connection in line._sockets.values():
+                connection.shutdown(2)
+        return line
+
+    lines = on_ranks(3, work)
+    assert [ended.get(timeout=WAIT_S) for _ in range(2)] == [("ended", 1)] * 2
+    assert lost.empty()
+    for line in lines:
+        for connection in line._sockets.values():
+            connection.close()

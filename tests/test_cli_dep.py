@@ -1,0 +1,181 @@
+"""`prefill --dep`: who this process is, what is refused before anything starts, and runs of real processes."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dsv4bench.cli_dep import Place, place_of
+from dsv4bench.results.compare import compare, pairs
+from dsv4bench.results.store import read_records
+from tests.command_line import command_line, tiny_config
+from tests.source_tree import ROOT
+
+SRUN = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, None),
+        (TORCHRUN, Place(5, 8, 1, 4)),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, Place(0, 2, 0, 1)),
+        ({**SRUN, "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, Place(3, 8, 1, 4)),
+        (SRUN, Place(3, 8, 1, 2)),
+        ({**SRUN, **TORCHRUN}, Place(5, 8, 1, 4)),
+        ({name: SRUN[name] for name in ("SLURM_PROCID", "SLURM_NTASKS")}, None),
+    ],
+    ids=["alone", "torchrun", "env://", "srun", "an older srun", "torchrun in srun", "the script of a batch job"],
+)
+def test_the_environment_says_which_rank_this_is(environment, place):
+    assert place_of(environment) == place
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    config = tiny_config(tmp_path)
+    command = command_line(monkeypatch, capsys)
+    return lambda *words: command("prefill", "--geometry", config, "--extend", "4", "--prefix", "60", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "said"),
+    [
+        ("--dep 0", {}, "--dep 0: expected at least 1"),
+        ("--dep two", {}, "--dep two: expected a whole number of at least 1"),
+        ("--dep 5", {}, "--dep 5: 384 experts are not dealt evenly to 5 ranks; try 4"),
+        ("--dep 2 --dep-simulated 2", {}, "--dep 2: --dep-simulated 2 runs ranks too; expected one"),
+        ("--dep 2 --profile torch", {}, "--profile torch: not with --dep; expected one of both"),
+        ("--dep 2 --shard 1/2", {}, "--shard 1/2: not with --dep; expected one of both"),
+        ("--dep 2", TORCHRUN, "--dep 2: 8 processes were started; expected --dep 8"),
+        ("--dep 8", {**TORCHRUN, "RANK": "x"}, "RANK=x: expected a whole number, as torchrun and srun set it"),
+        ("--dep 8", TORCHRUN, "--dep 8: MASTER_ADDR is not set; expected the name of the host of rank 0"),
+        ("--dep 2 --resume gone", {}, "--resume gone: no such directory"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_is_one_line(run, monkeypatch, words, environment, said):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    found = run(*words.split())
+    assert (found.code, found.err.splitlines()[-1]) == (2, f"dsv4bench: {said}")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nccl", "said"),
+    [
+        (2, True, "--dep 4: this machine has 2 GPUs; expected at most 2"),
+        (1, True, "--dep 4: this machine has 1 GPU; expected at most 1"),
+        (4, False, "--dep 4: this torch has no NCCL; expected a CUDA build of torch, or --device cpu"),
+    ],
+)
+def test_a_machine_must_hold_the_ranks(run, monkeypatch, gpus, nccl, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: nccl)
+    found = run("--dep", "4", "--device", "cuda", "--provider", "torch")
+    assert (found.code, found.err.splitlines()[-1]) == (2, f"dsv4bench: {said}")
+
+
+# real processes
+
+
+LOST = """
+import os
+import torch
+import torch.distributed as dist
+
+def norm(x, weight, eps, out):
+    if dist.get_rank() == {rank} and x.shape[0] == 8:
+        os.kill(os.getpid(), 9)
+    y = x.float()
+    out.copy_(y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight.float())
+"""
+
+
+def command(folder, *words):
+    """A prefill of the tiny model on two ranks, into the folder `run`."""
+    lengths = ("--extend", "4", "--prefix", "60", "--quick", "--dep", "2", "--out", str(folder / "run"))
+    return [sys.executable, "-m", "dsv4bench", "prefill", "--geometry", str(tiny_config(folder)), *lengths, *words]
+
+
+def ranks_left(folder):
+    """The processes of ranks of a run in `folder` that are still there."""
+    found = subprocess.run(["ps", "-eww", "-o", "pid,args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in found.splitlines() if "dsv4bench.cli_dep_rank" in line and str(folder) in line]
+
+
+def test_two_ranks_run_a_sweep_and_rank_0_keeps_and_prints_it(tmp_path):
+    done = subprocess.run(command(tmp_path, "--batch", "1,3"), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[:2] == ["[1/2] batch 1, 4 rows, v41+fp4", "[2/2] batch 3, 12 rows, v41+fp4"]
+    assert "\nRanks, reuse off (before) and on (after)," in done.stdout
+    records = read_records(tmp_path / "run").records
+    assert [(one.batch["requests"], one.mode, one.variant["reuse"], one.status) for one in records] == [
+        (batch, mode, reuse, "ok") for batch in (1, 3) for mode in ("eager", "tape") for reuse in ("off", "on")
+    ]
+    assert {tuple(one.batch["rank_rows"]) for one in records} == {(4, 0), (8, 4)}
+    for one in records:
+        own = [samples["step_period"] for samples in one.rank_samples_ns]
+        assert one.step_samples_ns == [max(pair) for pair in zip(*own, strict=True)]
+    for pair in pairs(records, "reuse", "off", "on"):
+        assert compare(pair).nothing_added
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_is_named_and_takes_nothing_with_it_but_its_group(tmp_path, rank):
+    (tmp_path / "own.py").write_text(LOST.format(rank=rank))
+    words = ("--batch", "1,4,2", "--reuse", "on", "--no-graph", "--provider", f"rms_norm={tmp_path / 'own.py'}:norm")
+    started = time.monotonic()
+    done = subprocess.run(command(tmp_path, *words), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert time.monotonic() - started < 90
+    assert done.returncode == 1
+    found = [(one.batch["requests"], one.status, one.reason) for one in read_records(tmp_path / "run").records]
+    assert [(batch, status) for batch, status, _ in found] == [(1, "ok"), (4, "failed"), (2, "ok")]
+    assert found[1][2].startswith(f"rank {rank}: ")
+    assert ranks_left(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_no_rank_outlives_the_command(tmp_path, number):
+    words = command(tmp_path, "--batch", "2", "--no-graph", "--reuse", "on", "--samples", "100000")
+    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr.readline() == "[1/1] batch 2, 8 rows, v41+fp4\n"
+        time.sleep(2)
+        process.send_signal(number)
+        code = process.wait(30)
+    assert code == (130 if number == signal.SIGINT else -9)
+    deadline = time.monotonic() + 30
+    while ranks_left(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert ranks_left(tmp_path) == []
+    assert read_records(tmp_path / "run").records == []
+
+
+@pytest.mark.slow
+def test_ranks_of_srun_find_each_other_and_must_be_alike(tmp_path):
+    def started(rank, *words):
+        own = {**SRUN, "SLURM_NTASKS": 2, "SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_STEP_TASKS_PER_NODE": 2}
+        environment = [f"{name}={value}" for name, value in {**own, "MASTER_PORT": 29517}.items()]
+        line = ["env", *environment, *command(tmp_path, "--batch", "2", "--no-graph", "--quiet", "--json", *words)]
+        return subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    alike = [started(rank) for rank in (0, 1)]
+    (out, _), (nothing, silent) = (process.communicate() for process in alike)
+    assert [process.returncode for process in alike] == [0, 0]
+    assert (nothing, silent) == ("", "")
+    assert [one["status"] for one in json.loads(out)] == ["ok", "ok"]
+    (tmp_path / "run").rename(tmp_path / "first")
+    unlike = [started(rank, "--seed", str(rank)) for rank in (0, 1)]
+    (_, said), (_, silent) = (process.communicate() for process in unlike)
+    assert [process.returncode for process in unlike] == [2, 2]
+    assert (said, silent) == ("dsv4bench: --dep 2: rank 1 has --seed 1, rank 0 has 0\n", "")
