@@ -99,13 +99,13 @@ def test_four_processes_share_a_sweep_and_one_folder(run):
 
 
 def test_four_processes_go_on_with_a_run_at_once(prefill):
-    assert prefill("--batch", "2,32", "--out", "old").code == 4
+    assert prefill("--batch", "2,8", "--out", "old").code == 4
     (before,) = Path("old").glob("*.jsonl")
     lines = before.read_bytes()
     before.write_bytes(lines + lines[:100])  # the process was killed while it wrote
-    codes = at_once(prefill, [("--batch", "1..64", "--resume", "old", *share) for share in SHARES])
+    codes = at_once(prefill, [("--batch", "1..16", "--resume", "old", *share) for share in SHARES])
     assert codes == [4] * 4
-    assert batches("old") == [1, 2, 4, 8, 16, 32, 64]
+    assert batches("old") == [1, 2, 4, 8, 16]
     assert before.read_bytes() == lines + lines[:100]
 
 
