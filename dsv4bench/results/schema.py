@@ -15,6 +15,7 @@ import msgspec
 from dsv4bench.errors import RecordError
 from dsv4bench.results.migrations import migrate
 from dsv4bench.results.record import SCHEMA, Record
+from dsv4bench.results.trials import check_side
 
 NAMES = tuple(f.name for f in fields(Record) if f.name != "extra")
 
@@ -44,9 +45,12 @@ def decode(line: str | bytes, where: str) -> Record:
         found = migrate(found, schema)
     known = {name: found.pop(name) for name in NAMES if name in found}
     try:
-        return Record(**known, extra=found)
+        record = Record(**known, extra=found)
+        if record.ab is not None:
+            check_side(record.ab)
     except (TypeError, ValueError) as error:
         raise RecordError(f"{where}: not a record: {error}") from None
+    return record
 
 
 def _parsed(line: str | bytes) -> Any:

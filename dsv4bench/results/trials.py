@@ -15,7 +15,7 @@ A record of `dsv4bench ab` says in its field `ab` which side of which trial it i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -79,6 +79,13 @@ class Trial:
         return _switched(self.any.ab or {})
 
 
+def check_side(ab: Mapping[str, Any]) -> None:
+    """Raise ValueError where the field `ab` of a record does not say what a trial needs, naming what was expected."""
+    for name, (wanted, holds) in SAID.items():
+        if not holds(ab.get(name)):
+            raise ValueError(f"ab.{name}: expected {wanted}, found {ab.get(name)!r:.80}")
+
+
 def trials(records: Iterable[Record]) -> list[Trial]:
     """Return the trials of all records that have a side, in the order of their first records; nothing modelled."""
     found: dict[str, dict[str, list[Record]]] = {}
@@ -93,6 +100,40 @@ def merged(pairs: Sequence[PairOfSamples]) -> list[PairOfSamples]:
     count = len(pairs) // max(1, round(len(pairs) / ABOUT_PAIRS))
     borders = [len(pairs) * place // count for place in range(count + 1)] if count else []
     return [_merge(pairs[start:end]) for start, end in pairwise(borders)]
+
+
+def _is_effect(value: Any) -> bool:
+    """Return whether a value is a least effect: a share or nanoseconds, above 0."""
+    return (
+        isinstance(value, dict)
+        and len(value) == 1
+        and all(
+            name in ("relative", "absolute_ns") and isinstance(share, int | float) and share > 0
+            for name, share in value.items()
+        )
+    )
+
+
+def _are_clocks(value: Any) -> bool:
+    known = [mhz for mhz in value if mhz is not None] if isinstance(value, list) else None
+    return value is None or (known is not None and all(isinstance(mhz, int | float) for mhz in known))
+
+
+def _are_sides(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(side), str) for side in SIDES)
+
+
+# what the field `ab` must say: in words, and whether a value is that
+SAID: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "session": ("a name", lambda value: isinstance(value, str)),
+    "side": ("a or b", lambda value: value in SIDES),
+    "sides": ("what a and b are", _are_sides),
+    "pair": ("a whole number or null", lambda value: value is None or type(value) is int),
+    "block": ("a whole number from 1 on", lambda value: type(value) is int and value >= 1),
+    "aa": ("true or false", lambda value: isinstance(value, bool)),
+    "min_effect": ("relative or absolute_ns, above 0", _is_effect),
+    "sm_mhz": ("clocks or null", _are_clocks),
+}
 
 
 def _cell(record: Record) -> str:

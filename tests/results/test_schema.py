@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from dsv4bench.errors import RecordError
 from dsv4bench.results.record import ENGINES, LABELS, PLACES, STATUSES, Record
 from dsv4bench.results.schema import NAMES, decode, encode
 from dsv4bench.results.store import read_records
-from tests.results.synthetic import record
+from tests.results.synthetic import record, with_side
 
 OLD_FILE = Path(__file__).parents[1] / "data" / "record-v1.jsonl"
 
@@ -93,6 +94,35 @@ def test_missing_keys_are_defaulted():
 def test_what_is_no_record_says_where_and_why(line, message):
     with pytest.raises(RecordError, match=message):
         decode(line, "f:7")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"session": None}, "ab.session: expected a name, found None"),
+        ({"side": "c"}, "ab.side: expected a or b, found 'c'"),
+        ({"side": ["a"]}, "ab.side: expected a or b, found ['a']"),
+        ({"sides": {"a": "reuse=off"}}, "ab.sides: expected what a and b are, found {'a': 'reuse=off'}"),
+        ({"sides": ["a", "b"]}, "ab.sides: expected what a and b are"),
+        ({"pair": "x"}, "ab.pair: expected a whole number or null, found 'x'"),
+        ({"block": 0}, "ab.block: expected a whole number from 1 on, found 0"),
+        ({"block": True}, "ab.block: expected a whole number from 1 on, found True"),
+        ({"aa": "no"}, "ab.aa: expected true or false, found 'no'"),
+        ({"min_effect": None}, "ab.min_effect: expected relative or absolute_ns, above 0, found None"),
+        ({"min_effect": {}}, "ab.min_effect: expected relative or absolute_ns, above 0, found {}"),
+        ({"min_effect": {"relative": 0}}, "ab.min_effect: expected"),
+        ({"min_effect": {"share": 0.1}}, "ab.min_effect: expected"),
+        ({"min_effect": {"relative": 0.1, "absolute_ns": 3}}, "ab.min_effect: expected"),
+        ({"sm_mhz": [1980, None, "x"]}, "ab.sm_mhz: expected clocks or null, found [1980, None, 'x']"),
+        ({"sm_mhz": 1980}, "ab.sm_mhz: expected clocks or null, found 1980"),
+    ],
+    ids=str,
+)
+def test_a_side_of_a_trial_that_says_too_little_is_no_record(changes, message):
+    one = with_side(record(), "a")
+    assert decode(encode(one), "here") == one
+    with pytest.raises(RecordError, match=re.escape(f"here: not a record: {message}")):
+        decode(encode(replace(one, ab={**one.ab, **changes})), "here")
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
