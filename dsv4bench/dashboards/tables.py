@@ -12,6 +12,7 @@ from dsv4bench.dashboards.device_tables import device_tables
 from dsv4bench.dashboards.graph_tables import graph_tables
 from dsv4bench.dashboards.kernel_tables import kernel_tables
 from dsv4bench.dashboards.memory_tables import memory_tables
+from dsv4bench.dashboards.rank_launch_tables import rank_launch_tables
 from dsv4bench.dashboards.rank_tables import rank_tables
 from dsv4bench.dashboards.redundancy_tables import redundancy_tables
 from dsv4bench.dashboards.render import show_tables
@@ -46,6 +47,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         *memory_tables(reuse),
         *graph_tables(reuse),
         *rank_tables(reuse),
+        *rank_launch_tables(reuse),
         *compressor_tables(pairs(last, "compressor", "torch", "fused")),
         *kernel_tables(records),
     ]

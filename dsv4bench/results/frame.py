@@ -20,6 +20,7 @@ VERSIONS = ("torch", "triton", "cuda", "driver")
 TEXT = ("key", "group", "reason", "flags", *CODE)
 WHOLE = (
     *("ranks", "requests", "extend", "prefix", "rows", "padded_rows", "forwards", "divide", "chunk", "dep-simulated"),
+    "dep",
     *("seed", "launches"),
 )
 TRUTH = ("graph", "dirty")
