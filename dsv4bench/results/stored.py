@@ -170,12 +170,14 @@ def _newest(records: Sequence[Record]) -> Runs:
 
     A wrong result stands alone, and else those with a time, measured in the same way, where there are any.
     """
+    if not records:
+        return ()
     own = [record for record in records if not (record.ab or {}).get("aa")]
     own = own or [record for record in records if (record.ab or {}).get("side") == "a"] or list(records)
     same = [record for record in own if _code(record) == _code(own[-1])]
     wrong = [record for record in same if record.status == "wrong"]
-    standing = wrong[-1:] or [record for record in same if _timed(record)] or same[-1:]
-    return tuple(record for record in standing if not differences(record, standing[-1]))
+    *others, last = wrong[-1:] or [record for record in same if _timed(record)] or same[-1:]
+    return (*(record for record in others if not differences(record, last)), last)
 
 
 def _code(record: Record) -> list[Any]:

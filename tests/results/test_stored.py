@@ -105,6 +105,23 @@ def test_like_meets_like_where_a_folder_holds_two_machines():
     assert [(cell.any.machine, cell.word) for cell in cells] == [("NVIDIA H200", "SAME"), ("NVIDIA B300", "SLOWER")]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("measured", "modelled", "not comparable: label: measured before, modelled after"),
+        ("modelled", "measured", "not comparable: label: modelled before, measured after"),
+        ("modelled", "modelled", "not comparable: label: modelled before, modelled after"),
+        ("measured", "simulated", "not comparable: label: measured before, simulated after"),
+    ],
+)
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_model_is_like_nothing(old, new, reason, times):
+    sides = [[replace(one, label=label) for one in sessions([20_000_000] * times)] for label in (old, new)]
+    cell = only(*sides)
+    assert (cell.word, cell.reason, cell.refused) == (None, reason, True)
+    assert [one.reason for one in compare_stored(sides[0], [])] == ["not run after"]
+
+
 def test_only_the_newest_code_of_a_side_counts():
     cell = only([run(10_000_000, "older"), run()], [run(commit="new")])
     assert (cell.word, len(cell.old), cell.left_out) == ("SAME", 1, 1)
