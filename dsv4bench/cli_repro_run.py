@@ -11,6 +11,7 @@ from dsv4bench.dashboards.stored_cells import cell_words
 from dsv4bench.errors import UsageError
 from dsv4bench.results.comparability import MACHINE, STATE, known
 from dsv4bench.results.compare import without_place
+from dsv4bench.results.pinned import pinned, source_option
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import read_records
 from dsv4bench.units import format_count
@@ -49,7 +50,7 @@ def find(row: str, folder: Path) -> Record:
 
 def script(record: Record) -> list[str]:
     """Return lines for a shell: what the row is, the code to check out, the command, and as comments what must hold."""
-    whole, alone = without_place(record.argv), own_group(record)
+    whole, alone = without_place(record.argv), pinned(own_group(record), record)
     facts = known(record) | {"driver": str(record.environment.get("driver") or "")}
     return [
         *_said(f"{record.key} of {record.created or 'an unknown time'}: {cell_words(record)}; {record.status}"),
@@ -115,12 +116,12 @@ def _code(record: Record) -> Iterator[str]:
     if here.get("dirty"):
         yield from _said(f"local changes ({here.get('diff') or 'no hash'}) lay over that commit and are not kept")
     if tree:
-        folder = next(iter(typed_values(record.argv, "src")), tree["name"])
-        yield (
-            f"git -C {shlex.quote(folder)} checkout {tree['commit']}"
-            if tree["commit"]
-            else f"# {tree['name']}: no commit"
-        )
+        folder = next(iter(typed_values(record.argv, source_option(record).removeprefix("--"))), tree["name"])
+        if pinned(record.argv, record) != record.argv:
+            yield from _said(f"{tree['name']} was commit {tree['commit']}, which the command names")
+        else:
+            checkout = f"git -C {shlex.quote(folder)} checkout {tree['commit']}"
+            yield checkout if tree["commit"] else f"# {tree['name']}: no commit"
         if tree.get("dirty"):
             yield from _said(f"local changes ({tree.get('diff')}) of {tree['name']} are not kept")
     for name, start in (here.get("own_files") or {}).items():

@@ -13,7 +13,7 @@ from dsv4bench.results.schema import encode
 from dsv4bench.workloads.cells import cells
 from dsv4bench.workloads.options import prefill_options
 from tests.command_line import command_line
-from tests.results.synthetic import GPU, record, with_variant
+from tests.results.synthetic import GPU, record, with_side, with_variant
 
 RUNS = [
     "--batch 1..2 --extend 4,8 --prefix 8 --kv v4,v41 --no-graph --samples 3",
@@ -89,6 +89,29 @@ def test_a_command_is_narrowed_to_the_group_of_the_record(typed, alone):
 def test_values_are_found_however_they_were_typed():
     assert typed_values(["--src", "a", "--src=b", "--other", "c"], "src") == ["a", "b"]
     assert typed_values(["--src"], "src") == []
+
+
+@pytest.mark.parametrize(
+    ("side", "aa", "typed", "name", "alone", "checkout"),
+    [
+        ("a", False, "--a-src HEAD~3 --b-src x", "bench@HEAD~3", "--a-src {} --b-src x", None),
+        ("b", False, "--a-src=x --b-src=../sgl@main", "sgl@main", "--a-src=x --b-src=../sgl@{}", None),
+        ("b", True, "--a-src main --aa", "bench@main", "--a-src {} --aa", None),
+        ("a", False, "--a-src ../sgl --b-src x", "sgl", "--a-src ../sgl --b-src x", "git -C ../sgl checkout {}"),
+        ("a", False, "--a-src main@{1} --b-src x", "bench@main@{1}", "--a-src {} --b-src x", None),
+    ],
+    ids=["revision", "of a folder", "A/A", "folder", "reflog"],
+)
+def test_a_side_is_made_again_from_its_commit(side, aa, typed, name, alone, checkout):
+    commit = "d" * 40
+    here = GPU | {"commit": None, "src": {"name": name, "commit": commit}}
+    argv = ["dsv4bench", "ab", "prefill", *typed.split()]
+    one = with_side(record(environment=here, argv=argv), side, ("", ""), aa=aa)
+    commands = [line for line in script(one) if not line.startswith("#")]
+    assert commands == [
+        *([checkout.format(commit)] if checkout else []),
+        f"dsv4bench ab prefill {alone.replace('{}', commit)}",
+    ]
 
 
 def test_what_must_hold_is_said_and_all_but_commands_is_a_comment():

@@ -14,6 +14,7 @@ from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Column, printable
 from dsv4bench.dashboards.trial_cells import modes, said_of_trials, side_records
 from dsv4bench.results.compare import NOT_RESOLVABLE, without_place
+from dsv4bench.results.pinned import pinned, source_option
 from dsv4bench.results.record import Record
 from dsv4bench.results.trials import ONE_PROCESS, SIDES
 from dsv4bench.results.verdict import Verdict
@@ -161,7 +162,17 @@ def _changes(state: Mapping[str, Any], before: str = "") -> str:
 
 
 def _commands(same: Sequence[Record]) -> list[str]:
-    return [shlex.join(without_place(record.argv)) for record in same if record.argv]
+    sessions = grouped([record for record in same if record.argv], lambda record: (record.ab or {}).get("session"))
+    return [shlex.join(command) for session in sessions for command in _pinned(session)]
+
+
+def _pinned(session: Sequence[Record]) -> list[list[str]]:
+    """Return the commands of a session, with the commit of each side's tree where a revision was typed."""
+    trees = {source_option(record): record for record in session if record.environment.get("src")}
+    commands = [without_place(record.argv) for record in session]
+    for record in trees.values():
+        commands = [pinned(command, record) for command in commands]
+    return commands
 
 
 def fenced(lines: Iterable[str]) -> list[str]:

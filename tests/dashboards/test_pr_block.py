@@ -366,6 +366,19 @@ def test_code_that_no_checkout_holds_is_named_beside_the_commands():
     ]
 
 
+def test_a_command_names_the_commits_of_the_revisions_that_were_typed():
+    argv = ["dsv4bench", "ab", "prefill", "--a-src", "../sglang@main", "--b-src=HEAD"]
+    trees = {"a": ("sglang@main", "a" * 40), "b": ("bench@HEAD", "b" * 40)}
+    cells = [
+        with_side(
+            record(key=side, argv=argv, environment={**GPU, "src": {"name": name, "commit": commit}}), side, ("", "")
+        )
+        for side, (name, commit) in trees.items()
+    ]
+    command = block(cells).split("```sh\n")[1].split("\n```")[0].splitlines()[-1]
+    assert command == f"dsv4bench ab prefill --a-src ../sglang@{'a' * 40} --b-src={'b' * 40}"
+
+
 def test_a_cell_of_two_versions_names_both():
     cells = [
         record(1, "off"),
