@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dsv4bench.dashboards.stored_cells import cell_words
+from dsv4bench.dashboards.table import printable
 from dsv4bench.errors import UsageError
 from dsv4bench.results.comparability import MACHINE, STATE, known
 from dsv4bench.results.compare import without_place
@@ -52,7 +53,7 @@ def script(record: Record) -> list[str]:
     """Return lines for a shell: what the row is, the code to check out, the command, and as comments what must hold."""
     whole, alone = without_place(record.argv), pinned(own_group(record), record)
     facts = known(record) | {"driver": str(record.environment.get("driver") or "")}
-    return [
+    lines = [
         *_said(f"{record.key} of {record.created or 'an unknown time'}: {cell_words(record)}; {record.status}"),
         *_code(record),
         shlex.join(alone) if alone else "# the record does not say by which command it was made",
@@ -60,6 +61,7 @@ def script(record: Record) -> list[str]:
         *_said(f"must be as it was: {_listed(facts, (*MACHINE, *STATE))}"),
         *_said(f"and the versions: {_listed(record.environment, VERSIONS)}"),
     ]
+    return list(map(printable, lines))
 
 
 def own_group(record: Record) -> list[str]:
@@ -111,7 +113,9 @@ def _code(record: Record) -> Iterator[str]:
     """Return what to check out, and what of the code the record does not hold."""
     here, tree = record.environment, record.environment.get("src")
     yield (
-        f"git checkout {here['commit']}" if here.get("commit") else "# no commit is known: it ran an installed package"
+        f"git checkout {shlex.quote(here['commit'])}"
+        if here.get("commit")
+        else "# no commit is known: it ran an installed package"
     )
     if here.get("dirty"):
         yield from _said(f"local changes ({here.get('diff') or 'no hash'}) lay over that commit and are not kept")
@@ -120,8 +124,11 @@ def _code(record: Record) -> Iterator[str]:
         if pinned(record.argv, record) != record.argv:
             yield from _said(f"{tree['name']} was commit {tree['commit']}, which the command names")
         else:
-            checkout = f"git -C {shlex.quote(folder)} checkout {tree['commit']}"
-            yield checkout if tree["commit"] else f"# {tree['name']}: no commit"
+            yield from (
+                [shlex.join(["git", "-C", folder, "checkout", tree["commit"]])]
+                if tree["commit"]
+                else _said(f"{tree['name']}: no commit")
+            )
         if tree.get("dirty"):
             yield from _said(f"local changes ({tree.get('diff')}) of {tree['name']} are not kept")
     for name, start in (here.get("own_files") or {}).items():

@@ -1,6 +1,7 @@
 """`dsv4bench repro`: what it prints makes the row again, to the same key."""
 
 import shlex
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -112,6 +113,22 @@ def test_a_side_is_made_again_from_its_commit(side, aa, typed, name, alone, chec
         *([checkout.format(commit)] if checkout else []),
         f"dsv4bench ab prefill {alone.replace('{}', commit)}",
     ]
+
+
+NASTY = "x; touch owned\ntouch owned\x1b[31m $(touch owned)"
+
+
+@pytest.mark.parametrize("commit", [NASTY, None])
+def test_nothing_of_a_record_runs_but_the_commands(commit, tmp_path):
+    """What a stranger's record holds is pasted into a shell: it must neither run nor steer the terminal."""
+    tree = {"name": NASTY, "commit": commit, "dirty": True, "diff": NASTY}
+    here = GPU | {"commit": NASTY, "dirty": True, "diff": NASTY, "src": tree, "gpu": NASTY, "torch": NASTY}
+    one = record(environment=here | {"own_files": {NASTY: NASTY}}, argv=["dsv4bench", "prefill", NASTY], key=NASTY)
+    text = "\n".join(script(one))
+    assert "\x1b" not in text
+    quiet = "git() { :; }; dsv4bench() { :; }\n"
+    subprocess.run(["sh", "-c", quiet + text], cwd=tmp_path, check=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_must_hold_is_said_and_all_but_commands_is_a_comment():

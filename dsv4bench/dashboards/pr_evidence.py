@@ -148,7 +148,7 @@ def command_lines(records: Sequence[Record]) -> list[str]:
 def _code(same: Sequence[Record]) -> list[str]:
     """Return what is checked out to make records of one code again; comments name what no checkout holds."""
     here = same[0].environment
-    lines = [f"git checkout {here['commit']}"] if here.get("commit") else []
+    lines = [shlex.join(["git", "checkout", here["commit"]])] if here.get("commit") else []
     lines += [f"# with{_changes(here)}"] if here.get("dirty") else []
     trees = [((one.ab or {}).get("side"), tree) for one in same if (tree := one.environment.get("src"))]
     return lines + [

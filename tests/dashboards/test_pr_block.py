@@ -1,6 +1,7 @@
 """The PR block: golden markdown, the same bytes each time, no markup out of names, and its numbers one by one."""
 
 import re
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -126,6 +127,19 @@ def test_no_command_closes_its_fence():
         for reuse, side in (("off", "a"), ("on", "b"))
     ]
     assert "````sh\ngit checkout " + GPU["commit"] + "\ndsv4bench '```' x\n````" in block(cells)
+
+
+def test_no_command_holds_more_than_it_says(tmp_path):
+    """Commands are pasted into a shell: a commit or a name of a stranger's record must not run."""
+    nasty = "x; touch owned\ntouch owned $(touch owned)"
+    here = {**GPU, "commit": nasty, "dirty": True, "diff": nasty, "src": {"name": nasty, "commit": nasty}}
+    cells = [
+        with_side(record(reuse=reuse, environment=here, argv=["dsv4bench", nasty]), side)
+        for reuse, side in (("off", "a"), ("on", "b"))
+    ]
+    commands = block(cells).split("```sh\n")[1].split("\n```")[0]
+    subprocess.run(["sh", "-c", "git() { :; }; dsv4bench() { :; }\n" + commands], cwd=tmp_path, check=True)
+    assert not list(tmp_path.iterdir())
 
 
 # what ran on what
