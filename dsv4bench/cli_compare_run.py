@@ -77,6 +77,7 @@ def _gated(cells: Sequence[StoredCell], strict: bool) -> int:
     doubts += [(one.reason, one) for one in cells if one.refused]
     passed = [("INCONCLUSIVE", one) for one in cells if one.word == "INCONCLUSIVE"]
     passed += [(one.reason, one) for one in cells if _not_run(one)]
+    passed += [("launches not counted after", one) for one in cells if _uncounted(one)]
     tell(*(f"gate: {line}" for line in [*red, *_counted(doubts)]))
     tell(*(f"gate: {'' if strict else 'passed: '}{line}" for line in _counted(passed)))
     if red:
@@ -89,6 +90,15 @@ def _gated(cells: Sequence[StoredCell], strict: bool) -> int:
 def _not_run(one: StoredCell) -> bool:
     """Return whether AFTER has nothing of a cell of BEFORE: no record of it, or one that was skipped or refused."""
     return not one.new or bool(one.before_ns and not one.after_ns and not one.lost)
+
+
+def _uncounted(one: StoredCell) -> bool:
+    """Return whether AFTER does not say what it launched, where BEFORE does."""
+    return bool(one.word and one.added is None and one.before and _counts(one.before))
+
+
+def _counts(record: Record) -> bool:
+    return bool(record.counts) if record.kernel is None else record.kernel.get("launches") is not None
 
 
 def _counted(said: Sequence[tuple[str, StoredCell]]) -> list[str]:
