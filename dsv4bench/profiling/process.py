@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 
 from dsv4bench.errors import DsvError
@@ -15,17 +16,21 @@ NAMES_AN_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b"
 
 def run_process(command: Sequence[str], environment: Mapping[str, str] | None, timeout_s: float) -> None:
     """Run a command and wait for it; DsvError with the line that says why where it fails or is not done in time."""
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    ) as process:
+    with (
+        _HeldInterrupt() as held,  # until there is a process to end
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process,
+    ):
         try:
+            held.release()
             said, _ = process.communicate(timeout=timeout_s)
         except BaseException as error:  # Ctrl-C too: the new session does not hear it
             os.killpg(process.pid, signal.SIGKILL)
@@ -35,6 +40,30 @@ def run_process(command: Sequence[str], environment: Mapping[str, str] | None, t
             raise
     if process.returncode:
         raise DsvError(said_last(said) or f"exit code {process.returncode}")
+
+
+class _HeldInterrupt:
+    """Keeps a Ctrl-C until `release`; only the main thread hears one."""
+
+    def __enter__(self) -> _HeldInterrupt:
+        self._came = False
+        main = threading.current_thread() is threading.main_thread()
+        self._before = signal.signal(signal.SIGINT, self._keep) if main else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+            self._before = None
+
+    def _keep(self, *_: object) -> None:
+        self._came = True
+
+    def release(self) -> None:
+        """Let Ctrl-C do again what it did before, and raise the one that came meanwhile."""
+        self.__exit__()
+        if self._came:
+            raise KeyboardInterrupt
 
 
 def said_last(text: str) -> str:

@@ -69,3 +69,10 @@ run_process(["sh", "-c", "echo $$ > {tmp_path / "child"}; kill -INT $PPID; sleep
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30)
     assert "KeyboardInterrupt" in done.stderr
     assert gone(tmp_path / "child")
+
+
+def test_ctrl_c_is_heard_again_after_a_program_that_is_not_there():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(FileNotFoundError):
+        run_process(["no-such-program"], None, 60)
+    assert signal.getsignal(signal.SIGINT) == before
