@@ -1,5 +1,6 @@
 """A fresh process that is waited for: what is said where it fails, is slow or is interrupted."""
 
+import signal
 import subprocess
 import sys
 import time
