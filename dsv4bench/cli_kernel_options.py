@@ -49,7 +49,7 @@ Digest = Annotated[
     bool, typer.Option("--digest", help="Run fresh processes on the same inputs and compare the hash of every output.")
 ]
 SourceA = Annotated[
-    str, typer.Option("--a-src", metavar="REF|DIR", help="Tree A of --digest: a git ref or a directory. [HEAD]")
+    str, typer.Option("--a-src", metavar="REF|DIR", help="Tree A of --digest: a git ref or a directory.")
 ]
 SourceB = Annotated[str, typer.Option("--b-src", metavar="REF|DIR", help="Tree B of --digest. [this one, as it is]")]
 Control = Annotated[

@@ -102,7 +102,7 @@ def run_diff(
     _print_diff(found, form, refused)
     if refused:
         whats = " and ".join(one.what for one in found.unlike)
-        print(f"refused: {whats} differ, so numbers say nothing; --allow-unlike shows them", file=sys.stderr)
+        print(f"refused: different {whats}, so numbers say nothing; --allow-unlike shows them", file=sys.stderr)
         return UNATTRIBUTED
     asking = sides.items() if axis in NEEDS_ATTRIBUTION else ()
     places = (_incomplete(axis, [(placed, compared(placed))], allow, f"{side}: ") for side, placed in asking)

@@ -21,6 +21,7 @@ from dsv4bench.results.verdict import Verdict
 from dsv4bench.units import format_bytes, format_count
 
 HEADS = "reused heads"
+TOO_SMALL = f"effects smaller than these pairs can name ({NOT_RESOLVABLE})"
 AFTER = ", after timing"
 # what a check of reused heads says: all are right, some are not, or others were reused than should be
 ALL_EQUAL = re.compile(r"(\d+) reused heads equal")
@@ -120,7 +121,7 @@ def unmeasured_lines(verdicts: Sequence[Verdict]) -> list[str]:
     lines += [f"{' or '.join(map(str, ranks))} ranks, run one after another on one device"] if ranks != [1] else []
     lines += ["no GPU: these are times of the CPU reference"] if any(r.engine != "gpu" for r in records) else []
     lines += said_of_trials(verdicts, lambda one: [] if one.word else [f"no verdict: {one.reason}"])
-    lines += said_of_trials(verdicts, lambda one: [NOT_RESOLVABLE] if NOT_RESOLVABLE in one.marks else [])
+    lines += said_of_trials(verdicts, lambda one: [TOO_SMALL] if NOT_RESOLVABLE in one.marks else [])
     return list(map(item, lines))
 
 

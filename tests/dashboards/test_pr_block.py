@@ -339,7 +339,7 @@ def test_what_was_not_measured_is_listed():
         "- attention stack only: about 40 % of a layer's FLOPs",
         "- one rank: no communication, no other ranks to wait for",
         "- no verdict: both sides: refused: context 20000 is over the graph's limit of 16384 (graph, batch 64 x 128)",
-        "- not resolvable here (graph, batch 1 x 1024)",
+        "- effects smaller than these pairs can name (not resolvable here) (graph, batch 1 x 1024)",
     ]
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from dsv4bench.errors import TraceFormatError
+from dsv4bench.errors import TraceFormatError, UsageError
 from dsv4bench.profiling.traces import kineto_reader, nsys_export, nsys_reader, nsys_tables
 from dsv4bench.profiling.traces.columns import Trace
 from dsv4bench.profiling.traces.trace_text import head_of
@@ -31,8 +31,10 @@ _TAR_MARK = slice(257, 262)
 def open_trace(path: Path) -> list[Trace]:
     """Return the traces of a file or of a folder of files, one a rank, in the order of ranks.
 
-    Raises TraceFormatError for what is missing, no trace, or cannot be read.
+    Raises UsageError for what is not there, TraceFormatError for what is no trace or cannot be read.
     """
+    if not path.exists():
+        raise UsageError(f"{path}: no such file or directory")
     return read_folder(path) if path.is_dir() else [read_any(path)]
 
 
@@ -103,8 +105,6 @@ def _check_ranks(path: Path, traces: Sequence[Trace]) -> None:
 
 def _what_it_is(path: Path) -> str:
     """Return what a file that is no trace looks like, for a message."""
-    if not path.exists():
-        return "no such file"
     head = head_of(path)
     if not head:
         return "nothing that can be read" if path.stat().st_size else "an empty file"

@@ -6,7 +6,7 @@ import tarfile
 
 import pytest
 
-from dsv4bench.errors import TraceFormatError
+from dsv4bench.errors import TraceFormatError, UsageError
 from dsv4bench.profiling.traces.open_trace import open_trace, read_any, read_folder
 from dsv4bench.ranges import Range
 from tests.profiling.traces.kineto_files import EVENTS, RANGE, document, written
@@ -119,7 +119,7 @@ def test_what_is_no_trace_is_said(tmp_path, content, message):
 
 
 def test_what_is_missing_is_said(tmp_path):
-    with pytest.raises(TraceFormatError, match=r"none: byte 0: expected .*, found no such file"):
+    with pytest.raises(UsageError, match="none: no such file or directory"):
         open_trace(tmp_path / "none")
     with pytest.raises(TraceFormatError, match="expected a trace a rank, found none in 0 files"):
         open_trace(tmp_path)
