@@ -40,6 +40,14 @@ class Output:
     out: str
     err: str
 
+    @property
+    def slip(self):
+        """The one line that a mistake of the user's gets, without the program's name; nothing else may be printed."""
+        assert (self.code, self.out) == (2, "")
+        (only,) = self.err.splitlines()
+        assert only.startswith("dsv4bench: ")
+        return only.removeprefix("dsv4bench: ")
+
 
 def command_line(monkeypatch, capsys, here=HERE):
     """Return a function that runs a command and returns its `Output`; records say `here`, or the truth for None."""
