@@ -93,7 +93,8 @@ def both_sides(typed: PrefillArguments, a: Switches, b: Switches) -> PrefillArgu
     default, axes = PrefillArguments(), dict[str, Any]()
     for name in a:
         given, usual = (getattr(one, _field(name)) for one in (typed, default))
-        if given not in (usual, [usual], ()):
+        # one flag, or a list or a tuple of its repetitions: that differs between versions of typer
+        if given != usual and not (isinstance(given, Sequence) and set(given) <= {usual}):
             option = "--no-graph" if given is False else f"--{name}"
             raise UsageError(f"{option}: --a and --b already say {name}; expected one of both")
         axes[_field(name)] = tuple(dict.fromkeys((a[name], b[name])))

@@ -122,6 +122,12 @@ def test_an_axis_does_not_say_what_the_sides_say(typed, said):
         both_sides(PrefillArguments(**typed), switches, switches)
 
 
+@pytest.mark.parametrize("default", ["both", ["both"], ("both",), [], ()], ids=repr)
+def test_an_axis_that_has_its_default_says_nothing(default):
+    found = both_sides(PrefillArguments(reuse=default), {"reuse": "off"}, {"reuse": "on"})
+    assert found.reuse == ("off", "on")
+
+
 # which cells
 
 
