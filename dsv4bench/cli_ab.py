@@ -23,7 +23,6 @@ def group() -> None:
 
 @ab.command(epilog=EPILOG)
 def prefill(
-    context: typer.Context,
     a: ab_options.SideA = "",
     b: ab_options.SideB = "",
     batch: options.Batch = ["1"],
@@ -68,6 +67,7 @@ def prefill(
     quiet: options.Quiet = False,
 ) -> None:
     """Measure a prefill before (a) and after (b) in pairs, and say of each cell: FASTER, SLOWER, SAME, INCONCLUSIVE."""
+    typed = dict(locals())  # a context's `params` are, in some versions of typer, not converted yet
     from dsv4bench.cli_ab_run import run_typed
 
-    raise typer.Exit(run_typed(context.params))
+    raise typer.Exit(run_typed(typed))
