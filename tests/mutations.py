@@ -126,6 +126,12 @@ MUTATIONS = (
     Mutation("remap_holes", "tl.where(index < 0", "tl.where(index <= 0"),
     Mutation("sparse_attention", "valid = (index >= 0)", "valid = (index > 0)"),
     Mutation("paged_attention", "mask=begin + key < length", "mask=begin + key <= length"),
+    Mutation("mhc_pre", "live = channel < HIDDEN", "live = channel < HIDDEN - 1", test="mhc"),
+    Mutation("mhc_stats", "live = row < rows", "live = row < rows - 1", test="mhc"),
+    Mutation("mhc_stats", "(number == ROW_MIXES)", "(number == ROW_MIXES - 1)", test="mhc"),
+    Mutation("mhc_mix", "live = row < rows", "live = row < rows - 1", test="mhc"),
+    Mutation("mhc_mix", "stats_ptr + at + ROW_MIXES", "stats_ptr + at + ROW_MIXES - 1", test="mhc"),
+    Mutation("mhc_post", "row * ROW_MIXES + 4", "row * ROW_MIXES + 3", test="mhc"),
 )  # fmt: skip
 
 

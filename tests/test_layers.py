@@ -31,6 +31,7 @@ SHARED_BY_KERNELS = {
     "contract",
     "jit",
     "layout",
+    "mhc",
     "paged",
     "paged_triton",
     "pair_pooling",

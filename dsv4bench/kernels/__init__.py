@@ -53,6 +53,10 @@ CATALOGUE = {
     "remap_holes": "remap_holes",
     "sparse_attention": "sparse_attention",
     "paged_attention": "paged_attention",
+    "mhc_pre": "mhc_pre",
+    "mhc_stats": "mhc_stats",
+    "mhc_mix": "mhc_mix",
+    "mhc_post": "mhc_post",
 }
 
 SHORT_NAMES = {

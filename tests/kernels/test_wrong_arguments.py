@@ -65,6 +65,8 @@ FREE_SIZE = {
     "remap_holes": {"indices"},
     "sparse_attention": {"indices"},
     "paged_attention": {"main_slots", "extra_slots"},
+    "mhc_pre": {"streams"},
+    "mhc_post": {"streams"},
 }
 
 
