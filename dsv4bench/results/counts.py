@@ -42,12 +42,8 @@ def is_gemm(op: str | None) -> bool:
 
 def add(values: Iterable[int | None]) -> int | None:
     """Return the sum, or None as soon as one value was not counted."""
-    total = 0
-    for value in values:
-        if value is None:
-            return None
-        total += value
-    return total
+    known = list(values)
+    return None if None in known else sum(filter(None, known))
 
 
 def sums(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], Counted]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ import pandas as pd
 from dsv4bench.errors import RecordError
 from dsv4bench.results.compare import NOT_RESOLVABLE, Pair, compare, latest, pairs
 from dsv4bench.results.counts import DEVICE, add
+from dsv4bench.results.outline import Outline
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import Interval, median_interval
 from dsv4bench.results.verdict import Verdict
@@ -24,8 +26,10 @@ WHOLE = (
     *("seed", "launches"),
 )
 TRUTH = ("graph", "dirty")
+NO_INTERVAL = Interval(*[float("nan")] * 4)
 
 Columns = dict[str, list[Any]]
+Told = Record | Outline
 
 
 def frame(records: Iterable[Record]) -> pd.DataFrame:
@@ -38,11 +42,12 @@ def frame(records: Iterable[Record]) -> pd.DataFrame:
     return typed(columns(records))
 
 
-def columns(records: Iterable[Record]) -> Columns:
+def columns(records: Iterable[Told]) -> Columns:
     """Return the columns of `frame` as lists of plain values; what a record does not say is None."""
     rows = [{**_cell(record), **_code(record), **_seen(record)} for record in records]
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}
+    nothing: dict[str, Any] = dict.fromkeys(chain.from_iterable(rows))
+    whole = [(nothing | row).values() for row in rows]  # in the order of `nothing`
+    return {name: list(values) for name, values in zip(nothing, zip(*whole, strict=True), strict=True)}
 
 
 def typed(found: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
@@ -125,7 +130,7 @@ def _both(pair: Pair) -> tuple[Record | None, Record | None]:
     return pair.before, pair.after
 
 
-def _cell(record: Record) -> dict[str, Any]:
+def _cell(record: Told) -> dict[str, Any]:
     names = ("key", "group", "created", "label", "engine", "machine", "geometry", "ranks", "mode")
     batch = {name: value for name, value in record.batch.items() if not isinstance(value, list)}
     found = {**{name: getattr(record, name) for name in names}, **batch, **record.variant}
@@ -134,28 +139,34 @@ def _cell(record: Record) -> dict[str, Any]:
     return found
 
 
-def _code(record: Record) -> dict[str, Any]:
+def _code(record: Told) -> dict[str, Any]:
     """Return what measured: commit, changes, source tree and versions."""
     found = {name: record.environment.get(name) for name in (*CODE, "dirty", *VERSIONS)}
     tree = found["src"]
     return {**found, "src": f"{tree['name']} {tree['commit']}" if tree else None}
 
 
-def _seen(record: Record) -> dict[str, Any]:
+def _seen(record: Told) -> dict[str, Any]:
     intervals = {metric: median_interval(samples) for metric, samples in sorted(record.samples_ns.items())}
     times = {name: value for metric, found in intervals.items() for name, value in _bounds(metric, found).items()}
     sizes = {f"{metric}_samples": len(samples) for metric, samples in record.samples_ns.items()}
     step = intervals.get(record.step_metric or "")
-    words = {"status": record.status, "reason": record.reason, "flags": ", ".join(record.flags)}
+    words = {"status": record.status, "reason": record.reason, "flags": ", ".join(map(str, record.flags))}
     predicted = _number((record.predicted or {}).get("saved_ns"))
-    launches = add(row.get(name) for row in record.counts for name in DEVICE) if record.counts else None
-    numbers = {"predicted_saved_ns": predicted, "launches": launches}
+    numbers = {"predicted_saved_ns": predicted, "launches": _launches(record)}
     return {**words, **_bounds("time", step), **times, **sizes, **numbers, **record.memory}
 
 
+def _launches(record: Told) -> int | None:
+    """Return the kernels, copies and sets of a forward; None where they were not all counted."""
+    if isinstance(record, Outline):
+        return record.launches
+    return add(row.get(name) for row in record.counts for name in DEVICE) if record.counts else None
+
+
 def _bounds(name: str, interval: Interval | None) -> dict[str, float]:
-    values = (None, None, None) if interval is None else (interval.value, interval.low, interval.high)
-    return {f"{name}{end}_ns": _number(value) for end, value in zip(("", "_low", "_high"), values, strict=True)}
+    found = interval or NO_INTERVAL
+    return {f"{name}_ns": found.value, f"{name}_low_ns": found.low, f"{name}_high_ns": found.high}
 
 
 def _number(value: float | None) -> float:

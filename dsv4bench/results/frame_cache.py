@@ -13,15 +13,17 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dsv4bench.results import counts, frame, migrations, record, schema, stats
+from dsv4bench.results import counts, frame, migrations, outline, record, schema, stats
 from dsv4bench.results.frame import Columns
-from dsv4bench.results.store import read_records, record_files
+from dsv4bench.results.outline import decode_outline
+from dsv4bench.results.store import read_lines, record_files
 from dsv4bench.units import NS_PER_S
 
 MOST_FILES = 32  # of the cache: one for each set of folders that was asked for
@@ -75,19 +77,20 @@ def _signature(file: Path, seen: os.stat_result) -> str:
 def _read(file: Path) -> _Part:
     """Read a file's records; those of one that is torn or has only just changed are not kept."""
     seen = file.stat()  # before its records: what is appended meanwhile makes it another file
-    reading = read_records(file)
+    warnings: list[str] = []
+    found = frame.columns(outline for _, outline in read_lines(file, warnings, decode_outline))
     settled = time.time_ns() - max(seen.st_mtime_ns, seen.st_ctime_ns) > SETTLED_NS
-    signature = _signature(file, seen) if settled and not reading.warnings else None
-    return _Part(signature, frame.columns(reading.records), reading.warnings)
+    signature = _signature(file, seen) if settled and not warnings else None
+    return _Part(signature, found, warnings)
 
 
 def _joined(found: Sequence[Columns]) -> Columns:
     """Return columns one under the other; what a part lacks is None there."""
     names = dict.fromkeys(name for columns in found for name in columns)
     sizes = [len(columns["key"]) if columns else 0 for columns in found]
+    parts = list(zip(found, sizes, strict=True))
     return {
-        name: [value for columns, size in zip(found, sizes, strict=True) for value in columns.get(name, [None] * size)]
-        for name in names
+        name: list(chain.from_iterable(columns.get(name, [None] * size) for columns, size in parts)) for name in names
     }
 
 
@@ -125,7 +128,7 @@ def _save(parts: Sequence[_Part], file: Path) -> None:
 
 def _source() -> str:
     """Return a hash of the source that decides what is kept."""
-    modules = (counts, frame, migrations, record, schema, stats)
+    modules = (counts, frame, migrations, outline, record, schema, stats)
     return _digest(*(Path(str(module.__file__)).read_text(encoding="utf-8") for module in modules))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from dsv4bench.errors import UsageError
 from dsv4bench.results.record import Record
+from dsv4bench.results.schema import decode
 from dsv4bench.results.store import read_lines, record_files
 
 
@@ -82,7 +83,7 @@ def read_sessions(folders: Sequence[Path]) -> Merged:
     merged, seen = Merged(), set[bytes]()
     for file in (file for folder in folders for file in record_files(folder)):
         session = Session(file)
-        for line, record in read_lines(file, merged.warnings):
+        for line, record in read_lines(file, merged.warnings, decode):
             if line in seen:
                 merged.copies += 1
                 continue

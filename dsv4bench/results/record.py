@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from dsv4bench.errors import nearest
 
 SCHEMA = 1
-STATUSES = ("ok", "skipped", "refused", "failed", "wrong", "out_of_memory")
-LABELS = ("measured", "modelled", "simulated")
-ENGINES = ("gpu", "tape", "cpu-reference")
-PLACES = ("eager", "segment", "break")
+Status = Literal["ok", "skipped", "refused", "failed", "wrong", "out_of_memory"]
+Label = Literal["measured", "modelled", "simulated"]
+Engine = Literal["gpu", "tape", "cpu-reference"]
+Place = Literal["eager", "segment", "break"]
+STATUSES, LABELS, ENGINES, PLACES = map(get_args, (Status, Label, Engine, Place))
+ROWS = ("counts", "checks", "rank_samples_ns")  # lists of objects
 CLASSES = ("calls", "kernels", "copies", "sets", "aten_ops")
 # the metric that stands for a cell's step time: the first of these that was measured
 STEP_METRICS = ("graph_replay", "step_period", "kernel_cold")
@@ -19,8 +21,42 @@ STEP_METRICS = ("graph_replay", "step_period", "kernel_cold")
 Samples = dict[str, list[int]]
 
 
+class Derived:
+    """What follows from the fields of a record."""
+
+    __slots__ = ()
+    engine: str
+    variant: dict[str, Any]
+    samples_ns: Samples
+    environment: dict[str, Any]
+
+    @property
+    def machine(self) -> str:
+        """The device that ran the cell: the GPU's name, or the processor's where no GPU was used."""
+        kind = "gpu" if self.engine == "gpu" else "cpu"
+        return str(self.environment.get(kind) or f"unknown {kind}")
+
+    @property
+    def mode(self) -> str:
+        """How the step was launched: "eager", "graph", "full graph" or, without a GPU, "tape", "full tape"."""
+        if not self.variant.get("graph"):
+            return "eager"
+        graph = "graph" if self.engine == "gpu" else "tape"
+        return f"full {graph}" if self.variant.get("graph-mode") == "full" else graph
+
+    @property
+    def step_metric(self) -> str | None:
+        """The metric that stands for the step time, or None where the cell has no time."""
+        return next((metric for metric in STEP_METRICS if metric in self.samples_ns), None)
+
+    @property
+    def step_samples_ns(self) -> list[int]:
+        """All samples of the step time; empty where the cell has no time."""
+        return self.samples_ns.get(self.step_metric or "", [])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(Derived):
     """What was seen of one cell; TypeError for a value of another kind, ValueError for values that contradict.
 
     A record holds samples if and only if its status is "ok"; any other status has a reason. Times are in nanoseconds,
@@ -70,6 +106,10 @@ class Record:
             value = getattr(self, name)
             if not isinstance(value, kind) or isinstance(value, bool):
                 raise _wrong_kind(name, value, kind)
+        for name in ROWS:
+            for row in getattr(self, name) or ():
+                if not isinstance(row, dict):
+                    raise _wrong_kind(f"a row of {name}", row, dict)
         _check_word("status", self.status, STATUSES)
         _check_word("label", self.label, LABELS)
         _check_word("engine", self.engine, ENGINES)
@@ -78,30 +118,6 @@ class Record:
             _check_samples(samples)
         for row in self.counts:
             _check_count(row)
-
-    @property
-    def machine(self) -> str:
-        """The device that ran the cell: the GPU's name, or the processor's where no GPU was used."""
-        kind = "gpu" if self.engine == "gpu" else "cpu"
-        return str(self.environment.get(kind) or f"unknown {kind}")
-
-    @property
-    def mode(self) -> str:
-        """How the step was launched: "eager", "graph", "full graph" or, without a GPU, "tape", "full tape"."""
-        if not self.variant.get("graph"):
-            return "eager"
-        graph = "graph" if self.engine == "gpu" else "tape"
-        return f"full {graph}" if self.variant.get("graph-mode") == "full" else graph
-
-    @property
-    def step_metric(self) -> str | None:
-        """The metric that stands for the step time, or None where the cell has no time."""
-        return next((metric for metric in STEP_METRICS if metric in self.samples_ns), None)
-
-    @property
-    def step_samples_ns(self) -> list[int]:
-        """All samples of the step time; empty where the cell has no time."""
-        return self.samples_ns.get(self.step_metric or "", [])
 
 
 KINDS: dict[str, type | tuple[type, ...]] = {

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 from dsv4bench.errors import RecordError, UsageError
 from dsv4bench.results.record import Record
 from dsv4bench.results.schema import decode, encode
 
 TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+
+Told = TypeVar("Told")
 
 
 def run_directory(name: str, now: datetime | None = None, root: Path = Path("results")) -> Path:
@@ -139,22 +143,22 @@ def _flush_directory(directory: Path) -> None:
 
 
 def _read_file(file: Path, reading: Reading) -> None:
-    reading.records.extend(record for _, record in read_lines(file, reading.warnings))
+    reading.records.extend(record for _, record in read_lines(file, reading.warnings, decode))
 
 
-def read_lines(file: Path, warnings: list[str]) -> Iterator[tuple[bytes, Record]]:
-    """Yield every line of a .jsonl file, without its newline, and its record; a torn last line is a warning.
+def read_lines(file: Path, warnings: list[str], read: Callable[[bytes, str], Told]) -> Iterator[tuple[bytes, Told]]:
+    """Yield every line of a .jsonl file, without its newline, and what `read`, as `schema.decode`, makes of it.
 
-    RecordError for any other line that is no record.
+    A torn last line is a warning. RecordError for any other line that is no record.
     """
-    lines = _bytes_of(file).split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
+    for number, whole in enumerate(BytesIO(_bytes_of(file)), start=1):
+        line = whole.rstrip(b"\n")
+        if not line or line.isspace():
             continue
         try:
-            yield line, decode(line, f"{file}:{number}")
+            yield line, read(line, f"{file}:{number}")
         except RecordError:
-            if number < len(lines) or not _torn(line):
+            if line is not whole or not _torn(line):
                 raise
             warnings.append(f"{file}:{number}: left out a torn last line ({len(line)} bytes)")
 

@@ -14,7 +14,7 @@ from dsv4bench.results import frame_cache
 from dsv4bench.results.frame import frame
 from dsv4bench.results.frame_cache import cache_folder, read_frame
 from dsv4bench.results.schema import encode
-from dsv4bench.results.store import read_records
+from dsv4bench.results.store import read_lines, read_records
 from tests.results.synthetic import lost, record, sweep
 
 COMMITTED = Path(__file__).parents[2] / "results"
@@ -48,7 +48,7 @@ def kept(cache):
 def reads(monkeypatch):
     """Return the list to which every file is added whose records are read."""
     seen = []
-    monkeypatch.setattr(frame_cache, "read_records", lambda file: seen.append(file.name) or read_records(file))
+    monkeypatch.setattr(frame_cache, "read_lines", lambda file, *how: seen.append(file.name) or read_lines(file, *how))
     return seen
 
 
