@@ -25,6 +25,7 @@ EPILOG = (
     "2 usage; 3 not everything that ran could be attributed; "
     "4 nothing was measured; 130 Ctrl-C, everything finished is kept."
 )
+AXIS = "Every option that takes an AXIS may be given several values or repeated; the run is their product."
 AXES = ("extend", "prefix", "chunk", "geometry")  # whose default depends on the device
 
 
@@ -72,7 +73,7 @@ def root(
     """Before/after measurements of DeepSeek-V4 and V4.1 attention kernels."""
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=f"{AXIS} {EPILOG}")
 def prefill(
     context: typer.Context,
     batch: options.Batch = ["1"],
@@ -109,20 +110,13 @@ def prefill(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run the 40-layer attention stack of a prefill, before and after, and count and time it.
-
-    Every option that takes an AXIS may be given several values or repeated; the run is their product.
-    """
+    """Run the 40-layer attention stack of a prefill, before and after, and count and time it."""
     from dsv4bench.cli_source import enter
 
     tree = enter(src)  # before anything heavy is imported
-    from dsv4bench.cli_prefill import Request, run_prefill
-    from dsv4bench.workloads.options import PrefillArguments
+    from dsv4bench.cli_prefill import run_typed
 
-    typed = {name: value for name, value in context.params.items() if name in PrefillArguments.__dataclass_fields__}
-    arguments = PrefillArguments(**{name: _axis(name, value) for name, value in typed.items()})
-    request = Request(arguments, out, resume, dry_run, output_format(form, as_json), quiet, tree, profile, shard)
-    raise typer.Exit(run_prefill(request))
+    raise typer.Exit(run_typed(context.params, tree, output_format(form, as_json)))
 
 
 @app.command(epilog=EPILOG)
@@ -227,11 +221,6 @@ def _warn(warnings: list[str]) -> None:
     """Say on stderr what was left out of the records that were read."""
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
-
-
-def _axis(name: str, value: Any) -> Any:
-    """Return what was typed; nothing is an empty text where the default depends on the device."""
-    return "" if value is None and name in AXES else value
 
 
 def output_format(form: str, as_json: bool) -> str:

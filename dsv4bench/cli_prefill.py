@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 from dsv4bench import cli_dep
 from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK
@@ -45,6 +46,13 @@ class Request:
     src: SourceTree | None = None
     profile: str = ""
     shard: str = ""
+
+
+def run_typed(params: Mapping[str, Any], src: SourceTree | None, form: str) -> int:
+    """Run the command with the parameters that were typed and return its exit code."""
+    typed = {field.name: params[field.name] for field in fields(PrefillArguments)}
+    rest = {name: params[name] for name in ("out", "resume", "dry_run", "quiet", "profile", "shard")}
+    return run_prefill(Request(PrefillArguments(**typed), form=form, src=src, **rest))
 
 
 def run_prefill(request: Request) -> int:
