@@ -127,6 +127,27 @@ Quick = Annotated[bool, typer.Option("--quick", help="One warm-up and three samp
 Fault = Annotated[
     str, typer.Option("--fault", metavar="FAULT", help="Plant a fault: stale-head, wrong-row or extra-copy.")
 ]
+MemFraction = Annotated[
+    str,
+    typer.Option(
+        "--mem-fraction",
+        metavar="F",
+        help="Reserve a rank's whole weights, size the pools so that both take F of device memory, and say what"
+        " every cell leaves free.",
+    ),
+]
+Recipe = Annotated[
+    str,
+    typer.Option(
+        "--recipe", metavar="NAME", help="A stored fraction, chunk and ranks: dep4, b200-dep4, b200-dep2, gb300-dep2."
+    ),
+]
+DeviceMemory = Annotated[
+    str,
+    typer.Option(
+        "--device-memory", metavar="SIZE", help="Device memory to size pools for, on a CPU or with --dry-run: 141GB."
+    ),
+]
 Out = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Where records go. [results/<UTC time>-prefill]")
 ]

@@ -28,7 +28,8 @@ from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, finished_keys, read_records
 from dsv4bench.workloads.cells import Group, cells
 from dsv4bench.workloads.dry_run import as_plain, plan_notes, planned
-from dsv4bench.workloads.memory import free_bytes, refuse_too_large
+from dsv4bench.workloads.memory import free_bytes, refuse_small_pools, refuse_too_large
+from dsv4bench.workloads.memory_options import refuse_given_memory
 from dsv4bench.workloads.options import PrefillArguments, PrefillOptions, prefill_options
 from dsv4bench.workloads.shard import shard
 
@@ -68,11 +69,15 @@ def run_prefill(request: Request) -> int:
         return NOTHING
     note = check_profile(request.profile, options.device) if request.profile else None
     if request.dry_run:
+        refuse_small_pools(plan, free_bytes(options.device))
         _print_plan(plan, replace(options, notes=(*options.notes, *said)), request.form)
         return OK
+    refuse_given_memory(options.memory, options.device)
     if options.dep:
         return _run_ranks(request, options, plan)
-    refuse_too_large(plan, free_bytes(options.device))
+    free = free_bytes(options.device)
+    refuse_too_large(plan, free)
+    refuse_small_pools(plan, free)
     if not request.quiet:
         _tell(*filter(None, [note]), *said)
     done = _done(request.resume)
@@ -176,7 +181,8 @@ def _something_added(records: Sequence[Record]) -> bool:
 
 def _print_plan(plan: Sequence[Group], options: PrefillOptions, form: str) -> None:
     """Print the plan as tables, or as plain objects: one array ("json"), one a line ("jsonl")."""
-    rows = [one for group in plan for one in planned(group, options.samples)]
+    free = free_bytes(options.device)
+    rows = [one for group in plan for one in planned(group, options.samples, free)]
     plain = [as_plain(row) for row in rows]
     if form == "json":
         print(json.dumps(plain, indent=1, allow_nan=False))

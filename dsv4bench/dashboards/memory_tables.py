@@ -77,13 +77,14 @@ def _memory_row(pair: Pair, scale: int, both: bool, mode: Callable[[Record], str
     return (
         *cell_cells(pair.any, mode),
         Cell(sides_text(both, *(format_in_unit(submit, scale) or None for submit in submits)), submits),
-        *(_size_cell(both, [record.memory.get(name) if record else None for record in sides]) for name in BYTES),
+        *(size_cell(both, [record.memory.get(name) if record else None for record in sides]) for name in BYTES),
         Cell(_checks([check for record in pair.records for check in record.checks]), checks),
         *(Cell("", tuple(graph.get(name) for graph in graphs)) for name in GRAPH),
     )
 
 
-def _size_cell(both: bool, sizes: Sequence[int | None]) -> Cell:
+def size_cell(both: bool, sizes: Sequence[int | None]) -> Cell:
+    """Return the bytes of both sides, of one where they are equal or only one was run."""
     words = sides_text(both, *(None if size is None else format_bytes(size) for size in sizes)).split()
     if len(words) == 5 and words[1] == words[4]:  # "1 GiB -> 2 GiB" reads as well with one unit
         del words[1]

@@ -18,6 +18,9 @@ LOAD_AXES = {name: name for name in ("geometry", "extend", "prefix", "chunk", "r
 HOW_AXES = {"breaks": "breaks", "break_outputs": "outputs", "compressor": "compr", "provider": "provider"}
 MODE = {"mode": "mode", "reuse": "reuse"}
 WORDS = ("geometry", "kv", "fault", *HOW_AXES, *MODE)
+POOLS = (
+    "free: before weights; slack: what weights and pools leave; memory above: what the cells use, not the whole pools"
+)
 # most paired differences measured on an H200 have an interval wider than this share of the step (results/)
 RESOLVABLE_SHARE = 0.005
 
@@ -28,7 +31,12 @@ def plan_tables(planned: Sequence[Planned], notes: Sequence[str]) -> list[Table]
     `planned` are mappings as the plan's JSON shows them: times in ns (None for a cell that the graph refuses), memory
     in bytes, shares of 1. The total is of the cells that run.
     """
-    return [_cell_table(planned, notes), *([_saving_table(planned)] if planned else [])]
+    sized = [one for one in planned if "mem_fraction" in one]
+    return [
+        _cell_table(planned, notes),
+        *([_saving_table(planned)] if planned else []),
+        *([_pool_table(sized)] if sized else []),
+    ]
 
 
 def _cell_table(planned: Sequence[Planned], notes: Sequence[str]) -> Table:
@@ -64,6 +72,31 @@ def _saving_table(planned: Sequence[Planned]) -> Table:
     if any(one["saved_share"] < RESOLVABLE_SHARE for one in loads):
         notes.append(f"? {NOT_RESOLVABLE} is to be expected: under {format_percent(RESOLVABLE_SHARE)} of the step")
     return Table("Saving of reuse per step, attention stack (modelled)", columns, rows, tuple(notes))
+
+
+def _pool_table(planned: Sequence[Planned]) -> Table:
+    """Return the pools that a fraction of memory gives, once for each geometry and KV pair."""
+    axes = {"geometry": "geometry", "kv": "kv"}
+    sizes = {"device_bytes": "free", "weights_bytes": "weights", "pool_bytes": "pools", "slack_bytes": "slack"}
+    tokens = {"full_pool_tokens": "full tokens", "window_pool_tokens": "window tokens"}
+    columns = (
+        *axis_columns(axes, planned),
+        *(Column(title, (name,)) for name, title in (*sizes.items(), *tokens.items())),
+        *(Column("", (name,)) for name in ("mem_fraction", "recipe")),
+    )
+    each = [same[0] for same in grouped(planned, lambda one: tuple(one[name] for name in axes))]
+    rows = tuple(
+        (
+            *(cell(one[name]) for name in axes),
+            *(cell(one[name], format_bytes(one[name])) for name in sizes),
+            *(cell(one[name]) for name in (*tokens, "mem_fraction", "recipe")),
+        )
+        for one in each
+    )
+    recipe = f", recipe {planned[0]['recipe']}" if planned[0]["recipe"] else ""
+    return Table(
+        f"Pools of a rank at mem-fraction {planned[0]['mem_fraction']:g}{recipe} (modelled)", columns, rows, (POOLS,)
+    )
 
 
 def axis_columns(axes: Mapping[str, str], planned: Sequence[Planned]) -> list[Column]:

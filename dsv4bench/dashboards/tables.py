@@ -16,6 +16,7 @@ from dsv4bench.dashboards.rank_launch_tables import rank_launch_tables
 from dsv4bench.dashboards.rank_tables import rank_tables
 from dsv4bench.dashboards.redundancy_tables import redundancy_tables
 from dsv4bench.dashboards.render import show_tables
+from dsv4bench.dashboards.slack_tables import slack_tables
 from dsv4bench.dashboards.table import Table
 from dsv4bench.dashboards.time_tables import step_tables
 from dsv4bench.dashboards.verdict_tables import verdict_tables
@@ -45,6 +46,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         *device_tables(reuse),
         *redundancy_tables(reuse),
         *memory_tables(reuse),
+        *slack_tables(reuse),
         *graph_tables(reuse),
         *rank_tables(reuse),
         *rank_launch_tables(reuse),

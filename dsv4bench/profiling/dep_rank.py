@@ -30,7 +30,7 @@ from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, finished_keys, resume_store
 from dsv4bench.workloads.cells import Group, cells
-from dsv4bench.workloads.memory import free_bytes, refuse_too_large
+from dsv4bench.workloads.memory import free_bytes, refuse_small_pools, refuse_too_large
 from dsv4bench.workloads.options import PrefillArguments, prefill_options
 
 LINGER_S = 3
@@ -109,7 +109,7 @@ def run_rank(job: Job, screen: Screen) -> int:
         torch.cuda.set_device(job.local_rank)
     peers = open_peers(options.device)
     session = open_session(options.device, options.samples, options.quick, job.argv, options.notes, job.src)
-    session = replace(session, peers=peers)
+    session = replace(session, peers=peers, free_bytes=min(exchange(peers, "free memory", session.free_bytes)))
     plan = cells(options)
     refusal = refused(peers, session, job.arguments, plan)
     if refusal:
@@ -159,6 +159,7 @@ def refused(peers: Peers, session: Session, typed: PrefillArguments, plan: Seque
     free = min(exchange(peers, "free memory", free_bytes(session.device.type))) // local
     try:
         refuse_too_large(plan, free)
+        refuse_small_pools(plan, session.free_bytes)
     except UsageError as error:
         return str(error)
     return None

@@ -31,8 +31,9 @@ from dsv4bench.workloads.batch import Plan
 from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.forward import Forward
+from dsv4bench.workloads.memory import room_of
 from dsv4bench.workloads.model import reuse_saving
-from dsv4bench.workloads.prefill import Prefill, prepare
+from dsv4bench.workloads.prefill import Beyond, Prefill, prepare
 from dsv4bench.workloads.providers import parse
 from dsv4bench.workloads.step import Step
 from dsv4bench.workloads.variant import Variant
@@ -88,7 +89,8 @@ class GroupRun:
         return padded_plan(group)
 
     def _prepared(self, variant: Variant) -> Prefill:
-        return prepare(self.model, variant, self.plan, "torch" in self.compressors, self._break_copies)
+        beyond = Beyond(room=room_of(self.runs[0].cell, self.session.free_bytes))
+        return prepare(self.model, variant, self.plan, "torch" in self.compressors, self._break_copies, beyond)
 
     def agree(self, place: str) -> None:
         """Nobody else runs this group."""
@@ -280,15 +282,8 @@ class GroupRun:
             run.counts = eager if run.counts is None else counting.agreed(run.counts, eager)
         run.redundant = repeated(step.ops, partial(run_pieces, pieces))
         call: Call = captured.replay if captured else partial(run_pieces, pieces)
-        run.memory = self._memory(run, peak_bytes(call, self.session.device))
-
-    def _memory(self, run: CellRun, peak: int | None) -> dict[str, int | None]:
-        return {
-            "peak_bytes": peak,
-            "workspace_bytes": self.steps[run.key].kv_buffer.capacity_bytes,
-            "pool_bytes": self.prefill.pools.bytes,
-            "buffer_bytes": self.prefill.buffers.bytes,
-        }
+        run.memory["peak_bytes"] = peak_bytes(call, self.session.device)
+        run.memory |= self.prefill.held_bytes(self.steps[run.key])
 
 
 def _tape_of(run: CellRun) -> Variant:

@@ -2,12 +2,14 @@
 
 The order is: allocate, verify, time eager, capture and time graph, count, verify again with poisoned storage. A wrong
 result ends a cell before it is timed, and running out of memory ends the group's cells but not the sweep. Where ranks
-are processes, each does all of this for its own requests, and they agree on what has ended after every pass.
+are processes, each does all of this for its own requests, and they agree on what has ended after every pass. What
+`--mem-fraction` leaves free is seen right after the allocation, before checks take memory of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -16,6 +18,7 @@ from dsv4bench.profiling.rank_recording import merged
 from dsv4bench.profiling.rank_run import RankRun
 from dsv4bench.profiling.recording import records
 from dsv4bench.profiling.session import Session
+from dsv4bench.profiling.slack import measure_slack
 from dsv4bench.results.record import Record
 from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.weights import Model
@@ -28,6 +31,7 @@ def run_group(group: Group, model: Model, session: Session, progress: Progress =
     run = RankRun(group, model, session, session.peers) if session.peers else GroupRun(group, model, session)
     passes: tuple[tuple[str, Callable[[], None]], ...] = (
         ("allocate", run.allocate),
+        *((("memory", partial(measure_slack, run)),) if group[0].memory else ()),
         ("verify", run.verify),
         ("time eager", run.time_eager),
         ("time graph", run.time_graph),

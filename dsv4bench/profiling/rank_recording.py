@@ -9,6 +9,7 @@ from typing import Any
 from dsv4bench.profiling.launches import Launched, by_source
 from dsv4bench.profiling.peers import exchange
 from dsv4bench.profiling.rank_run import RankRun
+from dsv4bench.profiling.slack import LEAST
 from dsv4bench.results.counts import incomplete
 from dsv4bench.results.record import Record
 
@@ -45,10 +46,11 @@ def _own_flags(ranks: Sequence[Record]) -> list[str]:
 
 
 def _most(ranks: Sequence[Record]) -> dict[str, Any]:
-    """Return the most that any rank used of each kind of memory."""
+    """Return the most that any rank used of each kind of memory, and the least that one had free, with its number."""
     found: dict[str, Any] = {}
     for record in ranks:
         for name, value in record.memory.items():
             known = [one for one in (found.get(name), value) if one is not None]
             found[name] = max(known) if known else None
-    return found
+    free = [(record.memory[LEAST], rank) for rank, record in enumerate(ranks) if LEAST in record.memory]
+    return found | (dict(zip((LEAST, f"{LEAST.removesuffix('_bytes')}_rank"), min(free), strict=True)) if free else {})

@@ -21,8 +21,9 @@ from dsv4bench.workloads.batch import Plan
 from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.dep import common_bucket, rank_bucket, renumbered
 from dsv4bench.workloads.forward import Forward
+from dsv4bench.workloads.memory import room_of
 from dsv4bench.workloads.pools import Extent
-from dsv4bench.workloads.prefill import Prefill, prepare
+from dsv4bench.workloads.prefill import Beyond, Prefill, prepare
 from dsv4bench.workloads.variant import Variant
 from dsv4bench.workloads.weights import Model
 
@@ -54,8 +55,8 @@ class RankRun(GroupRun):
     def _prepared(self, variant: Variant) -> Prefill:
         longest = max(self.runs[0].cell.load.requests, key=lambda request: request.seq)
         own = (renumbered(self.plan[self.peers.rank]),)
-        room = Extent(longest.prefix, longest.seq)
-        return prepare(self.model, variant, own, "torch" in self.compressors, self._break_copies, room)
+        beyond = Beyond(Extent(longest.prefix, longest.seq), room_of(self.runs[0].cell, self.session.free_bytes))
+        return prepare(self.model, variant, own, "torch" in self.compressors, self._break_copies, beyond)
 
     def agree(self, place: str) -> None:
         """End on every rank the cells that one of them has ended, for that one's reason."""

@@ -12,6 +12,7 @@ from dsv4bench.profiling.environment import environment
 from dsv4bench.profiling.peers import Peers
 from dsv4bench.profiling.timing import QUICK, Clock, StopRule, clock
 from dsv4bench.ranges import Mark, timing_mark
+from dsv4bench.workloads.memory import free_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Session:
     notes: tuple[str, ...] = ()
     nvml: Nvml | None = None
     peers: Peers | None = None  # the other ranks, where each is a process
+    free_bytes: int = 0  # of device memory before anything was loaded; of ranks the least
 
     @property
     def commit(self) -> str:
@@ -63,6 +65,7 @@ def open_session(
         argv=argv,
         notes=notes,
         nvml=open_nvml() if device == "cuda" else None,
+        free_bytes=free_bytes(device),
     )
 
 

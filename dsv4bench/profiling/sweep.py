@@ -16,7 +16,9 @@ from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session
 from dsv4bench.results.record import Record
 from dsv4bench.workloads.cells import Cell, Group
-from dsv4bench.workloads.weights import Model, make_model
+from dsv4bench.workloads.memory import pools_of
+from dsv4bench.workloads.model import weight_bytes
+from dsv4bench.workloads.weights import Model, make_model, reserve
 
 Progress = Callable[[Group, str], None]
 
@@ -38,7 +40,11 @@ def run(
             continue
         reason = None
         try:
-            model = _model(model, group[0], session)
+            reserved_bytes = _reserved_bytes(group[0], session)
+            if model is not None and not _is_of(model, group[0], reserved_bytes):
+                model = None  # before another is made: both may not fit
+                _free(session)
+            model = model or _made(group[0], session, reserved_bytes)
         except (torch.OutOfMemoryError, CellError) as error:
             reason = out_of_memory_reason(error)
         reason = _of_any_rank(reason, session)
@@ -62,10 +68,19 @@ def finished(group: Group, session: Session, done: frozenset[str]) -> bool:
     return all(cell.key(session.commit) in done for cell in group)
 
 
-def _model(model: Model | None, cell: Cell, session: Session) -> Model:
-    if model is not None and model.geometry == cell.geometry and model.seed == cell.seed:
-        return model
-    return make_model(cell.geometry, session.device, cell.seed)
+def _is_of(model: Model, cell: Cell, reserved_bytes: int) -> bool:
+    held_bytes = 0 if model.reserved is None else model.reserved.numel()
+    return (model.geometry, model.seed, held_bytes) == (cell.geometry, cell.seed, reserved_bytes)
+
+
+def _made(cell: Cell, session: Session, reserved_bytes: int) -> Model:
+    return reserve(make_model(cell.geometry, session.device, cell.seed), reserved_bytes)
+
+
+def _reserved_bytes(cell: Cell, session: Session) -> int:
+    """Return what a rank's weights take beside those of the stack; a CPU, whose figures are modelled, holds none."""
+    size = pools_of(cell, session.free_bytes) if session.device.type != "cpu" else None
+    return size.weights_bytes - weight_bytes(cell.geometry) if size else 0
 
 
 def _free(session: Session) -> None:

@@ -14,6 +14,7 @@ from dsv4bench.workloads.buckets import MAX_TOKENS, Refusal, buckets
 from dsv4bench.workloads.dep import deal, pad_forward, plan_ranks
 from dsv4bench.workloads.geometry import Geometry
 from dsv4bench.workloads.options import PrefillOptions
+from dsv4bench.workloads.pool_size import MemoryPlan, most_of_batches
 from dsv4bench.workloads.providers import own_files, parse
 from dsv4bench.workloads.requests import recorded_requests
 from dsv4bench.workloads.variant import Variant
@@ -70,6 +71,7 @@ class Cell:
     quick: bool = False
     buckets: tuple[int, ...] = ()
     dep: bool = False
+    memory: MemoryPlan | None = None
 
     @property
     def label(self) -> str:
@@ -79,7 +81,14 @@ class Cell:
     def switches(self) -> dict[str, Any]:
         """Return what a record calls its variant; real ranks have a switch of their own, `dep`."""
         dealt = {"dep-simulated": 1, "dep": self.ranks} if self.dep else {"dep-simulated": self.ranks}
-        return self.variant.switches() | {"chunk": self.chunk, **dealt, "seed": self.seed}
+        memory = self.memory.switches() if self.memory else {}
+        return self.variant.switches() | {"chunk": self.chunk, **dealt, "seed": self.seed, **memory}
+
+    @property
+    def device_requests(self) -> list[tuple[Request, ...]]:
+        """The requests that each device holds, of those that have any."""
+        shares = deal(self.load.requests, self.ranks) if self.dep else (self.load.requests,)
+        return [requests for requests in shares if requests]
 
     def of_rank(self, rank: int) -> Cell:
         """Return this cell with the requests of one rank, as it would run alone."""
@@ -139,9 +148,11 @@ class Cell:
         del widths["name"]
         own = {"own_files": self.own_files} if self.own_files else {}
         dep = {"dep": True} if self.dep else {}
+        memory = {"memory": asdict(self.memory)} if self.memory else {}
         return (
             own
             | dep
+            | memory
             | {
                 "geometry": widths,
                 "requests": [(request.prefix, request.extend) for request in self.load.requests],
@@ -179,7 +190,18 @@ def cells(options: PrefillOptions) -> tuple[Group, ...]:
                 Cell(geometry, load, chunk, variant, ranks, **sampled) for variant in _variants(options, shared)
             )
             groups.setdefault(group[0].group, group)
-    return tuple(groups.values())
+    return _with_memory(options.memory, tuple(groups.values()))
+
+
+def _with_memory(asked: MemoryPlan | None, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """Return the groups with one plan of memory, whose window pool holds any of their batches."""
+    if asked is None:
+        return groups
+    firsts = [group[0] for group in groups]
+    most = [most_of_batches(cell.device_requests, cell.geometry.window) for cell in firsts]
+    requests, pages = (max(found) for found in zip(*most, strict=True))
+    plan = replace(asked, requests=requests, window_pages=pages)
+    return tuple(tuple(replace(cell, memory=plan) for cell in group) for group in groups)
 
 
 def _loads(options: PrefillOptions, geometry: Geometry, chunk: int, ranks: int) -> list[Load]:

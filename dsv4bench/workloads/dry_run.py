@@ -11,8 +11,9 @@ from dsv4bench.workloads.batch import Batch
 from dsv4bench.workloads.buckets import Refusal
 from dsv4bench.workloads.cells import Cell, Group
 from dsv4bench.workloads.geometry import V41_FLASH
-from dsv4bench.workloads.memory import Memory, estimate
+from dsv4bench.workloads.memory import Memory, estimate, pools_of
 from dsv4bench.workloads.model import attention_share, ceilings_of, forward_ns, reuse_saving
+from dsv4bench.workloads.pool_size import PoolSize
 
 USUAL_SAMPLES = 10  # fewest samples where sampling stops by its own rule
 OTHER_RUNS = 8  # runs of a step besides its samples: two verifications, warm-up, counting
@@ -28,7 +29,7 @@ class Planned:
     the cell, rank after rank. `saved_rows` and `saved_bytes` are what reuse saves on all ranks, `saved_ns` what it
     saves of the step, its launches apart, and `saved_share` that time as a share of the step without reuse.
     `stack_share` is the stack's share of the FLOPs of v41-flash's layers. `memory` is taken once by all cells of the
-    group.
+    group. `pools` are those of `--mem-fraction`.
     """
 
     cell: Cell
@@ -45,6 +46,7 @@ class Planned:
     saved_share: float
     stack_share: float
     memory: Memory
+    pools: PoolSize | None = None
 
     @property
     def refused(self) -> bool:
@@ -52,10 +54,13 @@ class Planned:
         return len(self.refusals) == self.forwards
 
 
-def planned(group: Group, samples: int | None) -> tuple[Planned, ...]:
-    """Return what each cell is expected to take with `samples` samples (None: as many as its own rule asks for)."""
-    memory = estimate(group)
-    return tuple(_planned(cell, samples, memory) for cell in group)
+def planned(group: Group, samples: int | None, free_bytes: int = 0) -> tuple[Planned, ...]:
+    """Return what each cell is expected to take with `samples` samples (None: as many as its own rule asks for).
+
+    `free_bytes` of device memory are what `--mem-fraction` is a fraction of, where no size was given.
+    """
+    memory, pools = estimate(group), pools_of(group[0], free_bytes)
+    return tuple(replace(_planned(cell, samples, memory), pools=pools) for cell in group)
 
 
 def as_plain(row: Planned) -> dict[str, Any]:
@@ -90,6 +95,24 @@ def as_plain(row: Planned) -> dict[str, Any]:
         "stack_share": row.stack_share,
         "memory_bytes": row.memory.total_bytes,
         "refusals": list(row.refusals),
+        **_pools(row),
+    }
+
+
+def _pools(row: Planned) -> dict[str, Any]:
+    """Return the pools of `--mem-fraction`; nothing without it."""
+    plan, size = row.cell.memory, row.pools
+    if plan is None or size is None:
+        return {}
+    return {
+        "mem_fraction": plan.fraction,
+        "recipe": plan.recipe or None,
+        "device_bytes": size.device_bytes,
+        "weights_bytes": size.weights_bytes,
+        "full_pool_tokens": size.full_tokens,
+        "window_pool_tokens": size.window_tokens,
+        "pool_bytes": size.pool_bytes,
+        "slack_bytes": size.device_bytes - size.weights_bytes - size.pool_bytes,
     }
 
 

@@ -55,6 +55,10 @@ class SparsePrefillKVBuffer:
         """Forget whose rows the head holds: a new forward may find recycled addresses and rewritten caches."""
         self.head_source = None
 
+    def release(self) -> None:
+        """Give the workspace back, so that another step can be looked at alone."""
+        self._buffer = self.head_source = None
+
     def poison(self) -> None:
         """Fill the workspace with NaN and forget the head, so that a row read before it is written shows."""
         self.forget_head()

@@ -17,7 +17,8 @@ from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.buffers import make_buffers
 from dsv4bench.workloads.cells import UNIFORM, Cell, Group, Load
 from dsv4bench.workloads.model import BF16_BYTES, ROW_BYTES, compressed_rows, swa_rows, weight_bytes
-from dsv4bench.workloads.pools import Extent, PageTables, make_pools, page_counts
+from dsv4bench.workloads.pool_size import PoolSize, pool_size, refuse_small_pool
+from dsv4bench.workloads.pools import Extent, PageTables, Room, make_pools, page_counts
 from dsv4bench.workloads.sources import LOGITS_BYTES
 
 RESERVE_BYTES = {"cuda": 2 * GIB, "cpu": GIB // 4}  # device context, captured graphs, temporaries
@@ -74,6 +75,15 @@ def _estimate(group: Group) -> Memory:
         logits_bytes=min(rows * visible * BF16_BYTES, LOGITS_BYTES),
         reserve_bytes=RESERVE_BYTES[cell.device],
     )
+
+
+def step_bytes(cell: Cell, rank: int) -> int:
+    """Return what one cell alone takes on a rank beside weights, pools and workspace; 0 on one without requests."""
+    own = cell.of_rank(rank) if cell.dep else cell
+    if not own.load.requests:
+        return 0
+    memory = _estimate((own,))
+    return memory.table_bytes + memory.buffer_bytes + memory.logits_bytes
 
 
 def _tail_bytes(cell: Cell, group: Group) -> int:
@@ -138,6 +148,27 @@ def refuse_too_large(groups: Iterable[Group], memory_bytes: int) -> None:
             raise UsageError(
                 f"{asked}: about {format_bytes(needed)} needed (modelled), {free} free; expected {fitting}"
             )
+
+
+def pools_of(cell: Cell, free_bytes: int) -> PoolSize | None:
+    """Return the pools that `--mem-fraction` gives a cell where `free_bytes` are free at first; None without it."""
+    plan = cell.memory
+    return pool_size(plan, cell.geometry, cell.variant.kv, plan.device_bytes or free_bytes) if plan else None
+
+
+def room_of(cell: Cell, free_bytes: int) -> Room | None:
+    """Return what `--mem-fraction` makes room for in a cell's pools; None without it."""
+    size = pools_of(cell, free_bytes)
+    return size.room if size else None
+
+
+def refuse_small_pools(groups: Iterable[Group], free_bytes: int) -> None:
+    """Raise UsageError, saying which fraction would do, for the first batch that `--mem-fraction` leaves no room."""
+    for cell in (group[0] for group in groups):
+        if cell.memory is not None:
+            device_bytes = cell.memory.device_bytes or free_bytes
+            for requests in cell.device_requests:
+                refuse_small_pool(cell.memory, cell.geometry, cell.variant.kv, requests, device_bytes, _asked(cell))
 
 
 def what_fits(memory_bytes: int, group: Group) -> str:

@@ -11,8 +11,11 @@ import torch
 from dsv4bench.errors import UsageError
 from dsv4bench.workloads.axis import ascending_axis, number_axis, word_axis
 from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI, Geometry, geometry
+from dsv4bench.workloads.memory_options import memory_notes, memory_plan
 from dsv4bench.workloads.model import MOE_ROUTED
+from dsv4bench.workloads.pool_size import MemoryPlan
 from dsv4bench.workloads.providers import choice
+from dsv4bench.workloads.rank_weights import recipe_of
 from dsv4bench.workloads.variant import (
     BREAK_OUTPUTS,
     BREAKS,
@@ -65,6 +68,9 @@ class PrefillArguments:
     samples: int | str | None = None
     quick: bool = False
     fault: str = ""
+    mem_fraction: str = ""
+    recipe: str = ""
+    device_memory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,7 @@ class PrefillOptions:
     samples: int | None
     quick: bool
     fault: str | None
+    memory: MemoryPlan | None
     notes: tuple[str, ...]
 
 
@@ -115,13 +122,15 @@ def prefill_options(typed: PrefillArguments, ran_on: str = "") -> PrefillOptions
     divide = CPU_DIVIDE if typed.requests and device == "cpu" else 1
     reuse = word_axis("--reuse", typed.reuse, BEFORE_FIRST, every="both")
     geometries = _geometries(typed.geometry, device)
+    recipe, ranks = recipe_of(typed.recipe), _ranks(typed)
+    memory = memory_plan(typed, recipe, ranks, bool(typed.dep), device)
     return PrefillOptions(
         batch=number_axis("--batch", typed.batch),
         extend=_lengths(typed, "extend", device, least=1),
         prefix=_lengths(typed, "prefix", device, least=0),
         requests=typed.requests,
         divide=divide,
-        chunk=number_axis("--chunk", typed.chunk or str(CHUNK // divide)),
+        chunk=number_axis("--chunk", typed.chunk or str((recipe.chunk if recipe else CHUNK) // divide)),
         graph=(False, True) if typed.graph is None else (typed.graph,),
         graph_mode=word_axis("--graph-mode", typed.graph_mode, GRAPH_MODES),
         breaks=word_axis("--breaks", typed.breaks, BREAKS, every="both"),
@@ -134,14 +143,15 @@ def prefill_options(typed: PrefillArguments, ran_on: str = "") -> PrefillOptions
         replay=_replays(typed.replay, geometries),
         path=word_axis("--path", typed.path, PATHS),
         geometry=geometries,
-        ranks=_ranks(typed),
+        ranks=ranks,
         dep=bool(typed.dep),
         device=device,
         seed=whole("--seed", typed.seed, least=0),
         samples=_samples(typed.samples, quick),
         quick=quick,
         fault=_fault(typed.fault, reuse, geometries),
-        notes=_notes(typed, device, divide, quick),
+        memory=memory,
+        notes=(*_notes(typed, device, divide, quick), *memory_notes(memory, recipe)),
     )
 
 

@@ -43,6 +43,15 @@ class PageTables:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """What pools are allocated for where that is more than a cell uses; both counts include the reserved page 0."""
+
+    full_pages: int
+    window_pages: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
 class Pools:
     """Every cache of one cell, as uint8 [pages, page_bytes], and the ratio-2 rings."""
 
@@ -58,8 +67,8 @@ class Pools:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all caches and rings."""
-        return sum(t.numel() * t.element_size() for t in (*self.caches(), *self.rings.values()))
+        """Bytes of all caches and rings as they are allocated: those of `Room` are larger than what a cell uses."""
+        return sum(t.untyped_storage().nbytes() for t in (*self.caches(), *self.rings.values()))
 
     def written(self) -> list[torch.Tensor]:
         """Return every cache and ring without the reserved page 0, whose slot 0 takes what padding writes (3.6)."""
@@ -123,28 +132,45 @@ def _slot_map(page_to_swa: torch.Tensor, table: torch.Tensor, extents: Sequence[
     return slots.reshape(-1)
 
 
-def make_pools(geometry: Geometry, kv: KVPair, tables: PageTables, device: torch.device) -> Pools:
-    """Allocate every cache of the stack, zeroed; a fresh ring holds kv 0 and score minus infinity (3.5)."""
+def make_pools(
+    geometry: Geometry, kv: KVPair, tables: PageTables, device: torch.device, room: Room | None = None
+) -> Pools:
+    """Allocate every cache of the stack, zeroed; a fresh ring holds kv 0 and score minus infinity (3.5).
 
-    def cache(layout: KVLayout, pages: int, page_size: int) -> torch.Tensor:
-        return torch.zeros(pages, layout.page_bytes(page_size), dtype=torch.uint8, device=device)
+    With `room` all are allocated for that, and the first pages, which the tables deal out, are what is seen of them.
+    """
+    full_pages, requests = tables.full_pages, len(tables.extents)
+    room = room or Room(full_pages, tables.swa_pages, requests)
+
+    def cache(layout: KVLayout, pages: int, page_size: int, allocated: int) -> torch.Tensor:
+        return torch.zeros(allocated, layout.page_bytes(page_size), dtype=torch.uint8, device=device)[:pages]
+
+    def index_pages(ratio: int, pages: int) -> int:
+        return -(-pages * (FULL_PAGE // ratio) // geometry.index_page)
 
     sources = {kind.layer: kind.ratio for kind in geometry.layers if kind.owns_kv}
-    index_pages = {s: -(-tables.full_pages * (FULL_PAGE // r) // geometry.index_page) for s, r in sources.items()}
     return Pools(
         tables=tables,
         swa_layout=kv.main,
         compressed_layout=kv.extra,
         index_page=geometry.index_page,
-        swa=tuple(cache(kv.main, tables.swa_pages, FULL_PAGE) for _ in geometry.layers),
-        compressed={s: cache(kv.extra, tables.full_pages, FULL_PAGE // r) for s, r in sources.items()},
-        index_k={s: cache(INDEX_K, index_pages[s], geometry.index_page) for s in sources},
-        rings={s: _fresh_ring(len(tables.extents), device) for s, r in sources.items() if r == 2},
+        swa=tuple(cache(kv.main, tables.swa_pages, FULL_PAGE, room.window_pages) for _ in geometry.layers),
+        compressed={s: cache(kv.extra, full_pages, FULL_PAGE // r, room.full_pages) for s, r in sources.items()},
+        index_k={
+            s: cache(INDEX_K, index_pages(r, full_pages), geometry.index_page, index_pages(r, room.full_pages))
+            for s, r in sources.items()
+        },
+        rings={s: _fresh_ring(room.requests, device)[: ring_rows(requests)] for s, r in sources.items() if r == 2},
     )
 
 
-def _fresh_ring(requests: int, device: torch.device) -> torch.Tensor:
+def ring_rows(requests: int) -> int:
+    """Return the state rows of so many requests: a ring of each, one for padding and a row more, even (3.5, 8.4)."""
     rows = requests * RING_ROWS + RING_ROWS + 1
-    ring = torch.zeros(rows + rows % 2, 2 * HEAD_DIM, device=device)
+    return rows + rows % 2
+
+
+def _fresh_ring(requests: int, device: torch.device) -> torch.Tensor:
+    ring = torch.zeros(ring_rows(requests), 2 * HEAD_DIM, device=device)
     ring[:, HEAD_DIM:] = float("-inf")
     return ring

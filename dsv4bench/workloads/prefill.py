@@ -12,7 +12,7 @@ from dsv4bench.workloads.buffers import StepBuffers, make_buffers
 from dsv4bench.workloads.forward import Forward, RowInputs, make_forward, static_inputs
 from dsv4bench.workloads.geometry import Geometry
 from dsv4bench.workloads.late_layers import sparse_layers
-from dsv4bench.workloads.pools import Extent, PageTables, Pools, make_pools, make_tables
+from dsv4bench.workloads.pools import Extent, PageTables, Pools, Room, make_pools, make_tables
 from dsv4bench.workloads.prefix import write_prefix
 from dsv4bench.workloads.rope_table import rope_table
 from dsv4bench.workloads.step import Step
@@ -39,8 +39,20 @@ class Prefill:
         step.freqs, step.capacity = self.freqs, self.capacity
         if self.tail is not None:
             step.replay(Step(self.model, variant, self.pools, *self.tail))
-        step.kv_buffer.reserve(max(self._workspace_rows(f, variant) for f in self.all_forwards()))
+        self.reserve_workspace(step)
         return step
+
+    def reserve_workspace(self, step: Step) -> None:
+        """Reserve a step's workspace for the largest forward."""
+        step.kv_buffer.reserve(max(self._workspace_rows(f, step.variant) for f in self.all_forwards()))
+
+    def held_bytes(self, step: Step) -> dict[str, int]:
+        """Return what a step's workspace, the pools and the buffers take."""
+        return {
+            "workspace_bytes": step.kv_buffer.capacity_bytes,
+            "pool_bytes": self.pools.bytes,
+            "buffer_bytes": self.buffers.bytes,
+        }
 
     def _workspace_rows(self, forward: Forward, variant: Variant) -> int:
         """Return the rows of the workspace at the layer that needs most; layers over packed caches need none."""
@@ -79,26 +91,37 @@ def extents_of(plan: Plan) -> tuple[Extent, ...]:
     return tuple(Extent(first[i], last[i]) for i in range(len(first)))
 
 
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """What there must be beyond what the plan itself uses.
+
+    Where the plan is of one of several ranks, `longest` is the longest request of all: graphs have room for it on every
+    rank, and it is what the pools of a rank without requests hold. `room` is what the pools are allocated for.
+    """
+
+    longest: Extent | None = None
+    room: Room | None = None
+
+
 def prepare(
     model: Model,
     variant: Variant,
     plan: Plan,
     torch_path: bool,
     break_copies: bool = False,
-    longest: Extent | None = None,
+    beyond: Beyond = Beyond(),
 ) -> Prefill:
     """Allocate and fill what the cells of one group share.
 
-    `torch_path` adds the buffers of that compressor, `break_copies` that of what breaks return. Where `plan` is of one
-    of several ranks, `longest` is the longest request of all: graphs have room for it on every rank, and it is what the
-    pools of a rank without requests hold.
+    `torch_path` adds the buffers of that compressor, `break_copies` that of what breaks return.
     Of `variant` only the switches that all cells of a group share are read: KV pair, provider, replay and path.
     """
     geometry, device, replay = model.geometry, model.device, variant.replay == "on"
-    extents = extents_of(plan) or ((longest,) if longest else ())
+    longest = (beyond.longest,) if beyond.longest else ()
+    extents = extents_of(plan) or longest
     tables = make_tables(extents, geometry.window, device, model.seed)
-    pools = make_pools(geometry, variant.kv, tables, device)
-    positions = max(e.end for e in (*extents, *((longest,) if longest else ())))
+    pools = make_pools(geometry, variant.kv, tables, device, beyond.room)
+    positions = max(e.end for e in (*extents, *longest))
     freqs = {ratio: rope_table(geometry, ratio, positions).to(device) for ratio in set(geometry.ratios)}
     write_prefix(model, pools, freqs, variant.provider)
     rows = max(batch.rows for rank in plan for batch in rank)

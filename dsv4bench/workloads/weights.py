@@ -5,7 +5,7 @@ Matrices are stored [in, out] in bf16, so that a projection is `x @ weight`. Sha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -71,18 +71,27 @@ class _Maker:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A geometry with its weights on a device, and the seed that everything random of a run is drawn from."""
+    """A geometry with its weights on a device, and the seed that everything random of a run is drawn from.
+
+    `reserved` stands for weights that the stack has not: it is held, and nobody reads it.
+    """
 
     geometry: Geometry
     weights: tuple[LayerWeights, ...]
     device: torch.device
     seed: int
+    reserved: torch.Tensor | None = None
 
 
 def make_model(geometry: Geometry, device: torch.device, seed: int) -> Model:
     """Draw every layer's weights on `device`; the same seed gives the same weights on the same kind of device."""
     maker = _Maker(device, seed)
     return Model(geometry, tuple(_layer(geometry, kind, maker) for kind in geometry.layers), device, seed)
+
+
+def reserve(model: Model, count: int) -> Model:
+    """Return the model with so many bytes of its device reserved; the model itself for none."""
+    return replace(model, reserved=torch.empty(count, dtype=torch.uint8, device=model.device)) if count else model
 
 
 def _layer(geometry: Geometry, kind: LayerKind, maker: _Maker) -> LayerWeights:

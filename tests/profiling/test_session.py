@@ -71,5 +71,7 @@ def test_a_session_on_a_gpu_asks_nvml(monkeypatch):
     monkeypatch.setattr(module, "environment", lambda device: {})
     monkeypatch.setattr(module, "clock", lambda device: f"clock of {device}")
     monkeypatch.setattr(module, "open_nvml", lambda: "nvml")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (7, 9))
     opened = open_session("cuda", None, quick=False)
     assert (opened.clock, opened.nvml, opened.device.type) == ("clock of cuda", "nvml", "cuda")
+    assert opened.free_bytes == 7
