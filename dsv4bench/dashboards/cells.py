@@ -154,10 +154,11 @@ def cells_text(records: Sequence[Record]) -> str:
 
 
 def said_of(records: Sequence[Record], sentences: Callable[[Record], Iterable[str]]) -> list[str]:
-    """Return every distinct sentence that is said of some record, with its cells unless it is said of all."""
+    """Return every distinct sentence that is said of some record, with its cells unless it is said of all that ran."""
     said = grouped([(text, record) for record in records for text in sentences(record)], lambda pair: pair[0])
     cells = [(same[0][0], [one for _, one in same]) for same in said]
-    return [text if len(ones) == len(records) else f"{text} ({cells_text(ones)})" for text, ones in cells]
+    ran = {id(record) for record in records if record.status in ("ok", "wrong")}
+    return [text if ran <= {*map(id, ones)} else f"{text} ({cells_text(ones)})" for text, ones in cells]
 
 
 def notes_of(records: Sequence[Record]) -> list[str]:

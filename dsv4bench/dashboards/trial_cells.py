@@ -53,7 +53,7 @@ def trial_cell(verdict: Verdict) -> str:
 
 
 def said_of_trials(verdicts: Sequence[Verdict], sentences: Callable[[Verdict], Iterable[str]]) -> list[str]:
-    """Return every distinct sentence that is said of some trial, with its cells unless it is said of all."""
+    """Return every distinct sentence that is said of some trial, with its cells unless it is said of all that ran."""
     of_record = {id(verdict.trial.any): verdict for verdict in verdicts}
     return said_of([verdict.trial.any for verdict in verdicts], lambda record: sentences(of_record[id(record)]))
 

@@ -18,11 +18,19 @@ ALL_PAIRS, NARROW, TIME_LIMIT, CELL_LIMIT = "all pairs", "narrow enough", "time 
 
 @dataclass(slots=True)
 class Budget:
-    """The time until a deadline, dealt evenly to the `left` timings that have not begun; None: no deadline."""
+    """The time until a deadline, dealt evenly to the `left` timings that have not begun; None: no deadline.
+
+    What a group takes beside its timings (caches, checks, captures, counts) is not dealt: the longest so far is kept
+    back for every group to come.
+    """
 
     deadline_ns: int | None = None
     left: int = 1
     now_ns: Callable[[], int] = monotonic_ns
+    _groups_after: int = 0
+    _began_ns: int | None = None
+    _timed_ns: int = 0
+    _beside_ns: int = 0
 
     @classmethod
     def of(cls, limit_ns: int | None, now_ns: Callable[[], int] = monotonic_ns) -> Budget:
@@ -34,12 +42,30 @@ class Budget:
         """Whether the deadline is over."""
         return self.deadline_ns is not None and self.now_ns() >= self.deadline_ns
 
+    def begin(self, left: int, groups_after: int) -> None:
+        """Say that a group begins: with its own, `left` timings are to come, and `groups_after` groups after it."""
+        self.left, self._groups_after = left, groups_after
+        if self.deadline_ns is not None:
+            now_ns = self.now_ns()
+            self._keep_back(now_ns)
+            self._began_ns, self._timed_ns = now_ns, 0
+
     def over(self, elapsed_ns: int) -> bool:
         """Return whether a timing that has taken `elapsed_ns` has had its share; then the next one's begins."""
         if self.deadline_ns is None:
             return False
         began_ns = self.now_ns() - elapsed_ns
-        return elapsed_ns * max(1, self.left) >= self.deadline_ns - began_ns
+        self._keep_back(began_ns)
+        return elapsed_ns * max(1, self.left) >= self.deadline_ns - began_ns - self._groups_after * self._beside_ns
+
+    def end(self, elapsed_ns: int) -> None:
+        """Say that a timing is over, which took `elapsed_ns`."""
+        self.left -= 1
+        self._timed_ns += elapsed_ns
+
+    def _keep_back(self, now_ns: int) -> None:
+        if self._began_ns is not None:
+            self._beside_ns = max(self._beside_ns, now_ns - self._began_ns - self._timed_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +89,7 @@ class PairsRule(StopRule):
             return None
         reason = self._reason(periods, taken, elapsed_ns)
         if reason is not None:
-            self.budget.left -= 1
+            self.budget.end(elapsed_ns)
         return reason
 
     def _reason(self, periods: Sequence[Sequence[int]], taken: int, elapsed_ns: int) -> str | None:

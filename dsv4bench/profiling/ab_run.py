@@ -23,7 +23,7 @@ from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, read_records
 from dsv4bench.results.trials import SIDES, trials
 from dsv4bench.results.verdict import judge
-from dsv4bench.units import NS_PER_S
+from dsv4bench.units import NS_PER_S, format_count
 from dsv4bench.workloads.cells import Cell
 from dsv4bench.workloads.sides import Two, in_groups
 
@@ -31,13 +31,22 @@ NO_TIME_LEFT = "--time-limit was over before it was measured"
 START_S = 600  # for a process to import, draw its weights and compile its kernels; it is ended when it takes longer
 
 
+class CodeChanged(DsvError):
+    """A process ran other code than its side's processes before it: no pair of the same experiment."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How the processes of a side are started, and the session whose records stand for one that died."""
+    """How the processes of a side are started, and the session whose records stand for one that died.
+
+    `keys` are those of the cells under the code that this session saw. None where another installation measures: its
+    first process says them.
+    """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
     session: Session
+    keys: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ def run_together(run: Run, session: Session, progress: sweep.Progress = lambda _
     session = replace(session, rule=_rule(run, session))
     found, stops = sweep.run(plan, session, progress=progress), set[str]()
     for place, group in enumerate(in_turn):
-        run.budget.left = sum(map(_timings, in_turn[place:]))
+        run.budget.begin(sum(map(_timings, in_turn[place:])), len(in_turn) - place - 1)
         if run.budget.spent:
             records = [unmeasured(cell, session, "skipped", NO_TIME_LEFT) for cell in plan[place]]
         else:
@@ -79,13 +88,16 @@ def run_fresh(
 ) -> str:
     """Measure pair after pair, each side in a process of its own (a b, b a, ...); return why it ended.
 
-    `job` makes the job of a side, a pair and a place. The pairs that are `done` are left out.
+    `job` makes the job of a side, a pair and a place. The pairs that are `done` are left out. CodeChanged where a process
+    ran other code than those before it; its records are taken out of the store.
     """
+    known = {side: launch.keys for side, launch in launches.items()}
     left = [pair for pair in range(run.experiment.pairs or run.experiment.least_pairs) if pair not in done]
     for pair in left:
         for place, side in enumerate(SIDES if pair % 2 == 0 else SIDES[::-1]):
             progress(pair, side)
-            _run_side(run, job(side, pair, place), launches[side])
+            files = _run_side(run, job(side, pair, place), launches[side])
+            known[side] = _same_code(files, known[side], f"pair {pair + 1}, side {side}", launches[side].session)
         if pair != left[-1] and run.budget.spent:
             return TIME_LIMIT
         if pair != left[-1] and pair + 1 >= run.experiment.least_pairs and _all_narrow(run):
@@ -156,8 +168,8 @@ def _timings(group: Sequence[Two]) -> int:
     return stretches * len({two.a.variant.graph for two in group})
 
 
-def _run_side(run: Run, job: Job, launch: Launch) -> None:
-    """Run the process of a side; cells that it leaves without a record get one that says why."""
+def _run_side(run: Run, job: Job, launch: Launch) -> set[Path]:
+    """Run the process of a side and return its files; cells that it leaves without a record get one that says why."""
     before = _files(run.store)
     try:
         run_process([*launch.command, job.text()], launch.environment, START_S + 2 * CELL_S * len(run.twos))
@@ -168,6 +180,28 @@ def _run_side(run: Run, job: Job, launch: Launch) -> None:
             cell = sampled(cell_of(two, job.side), run.experiment)
             record = unmeasured(cell, launch.session, "failed", f"its process: {error}")
             run.store.append(run.experiment.stamped(record, two, job.side, job.pair, job.place))
+    return _files(run.store) - before
+
+
+def _same_code(files: Collection[Path], known: frozenset[str] | None, where: str, session: Session) -> frozenset[str]:
+    """Return the keys that a side's processes must have; CodeChanged, without these files, if theirs are others."""
+    records = [record for file in files for record in read_records(file).records]
+    found = frozenset(record.key for record in records)
+    if known is None or found <= known:
+        return known or found
+    for file in files:
+        file.unlink()
+    what = _changed(session.environment, records[0].environment)
+    raise CodeChanged(
+        f"stopped: {what} changed before {where}, whose {format_count(len(records), 'record')} is left out"
+    )
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return whose code two environments say differently."""
+    own = any(before.get(name) != after.get(name) for name in ("commit", "dirty", "diff"))
+    tree = after.get("src") if before.get("src") != after.get("src") else None
+    return "dsv4bench" if own else f"the source tree {tree['name']}" if tree else "a provider's file"
 
 
 def _files(store: Store) -> set[Path]:

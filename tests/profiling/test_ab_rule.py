@@ -122,6 +122,26 @@ def test_time_is_dealt_evenly_to_what_is_left():
     assert budget.spent
 
 
+def test_what_a_group_takes_beside_its_timings_is_kept_back_for_those_to_come():
+    now = Now()
+    budget = Budget.of(100, now)
+    budget.begin(left=4, groups_after=1)
+    now.ns = 10 + 19  # 10 for its caches, then a timing: 100 - 10 - 10 for the next group's are 80 for four
+    assert not budget.over(19)
+    now.ns = 10 + 20
+    assert budget.over(20)
+    budget.end(20)
+    now.ns = 10 + 20 + 20
+    assert budget.over(20)
+    budget.end(20)
+    now.ns = 54  # 4 more for its counts, which makes 14 in all
+    budget.begin(left=2, groups_after=1)
+    now.ns = 54 + 15
+    assert not budget.over(15)  # (100 - 54 - 14) / 2 is 16
+    now.ns = 54 + 16
+    assert budget.over(16)
+
+
 def test_without_a_limit_time_is_never_over():
     now = Now(10**18)
     budget = Budget.of(None, now)

@@ -163,7 +163,7 @@ def test_what_one_process_finished_is_not_measured_again(runs):
 
 def test_what_the_time_limit_left_out_is_measured_by_the_run_that_goes_on(runs, only_timed):
     cells = twos(batch="1,2")
-    times = iter([0, 0])
+    times = iter([0, 0, 0])
     run = runs(cells, budget=Budget.of(1, lambda: next(times, 2)))
     assert run_together(run, session()) == TIME_LIMIT
     assert [trial.b.status for trial in trials(kept(run))] == ["ok", "skipped"]
