@@ -23,7 +23,7 @@ from tests.results.synthetic import NOTHING, record
 )
 def test_what_is_said_of_all_that_ran_names_no_cells(cells, said):
     records = [
-        replace(record(batch), **({} if status == "ok" else NOTHING), status=status, note=said_here)
+        replace(record(batch), **({} if status == "ok" else NOTHING | {"reason": "why"}), status=status, note=said_here)
         for batch, (status, *said_here) in enumerate(map(str.split, cells), start=1)
     ]
     assert said_of(records, lambda one: one.note) == said
