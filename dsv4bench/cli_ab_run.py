@@ -20,7 +20,7 @@ from dsv4bench.errors import UsageError
 from dsv4bench.profiling.ab_child import Job
 from dsv4bench.profiling.ab_experiment import Experiment, find_session, session_name
 from dsv4bench.profiling.ab_rule import NARROW, TIME_LIMIT, Budget
-from dsv4bench.profiling.ab_run import Launch, Run, finished_pairs, keys, missing, run_fresh, run_together
+from dsv4bench.profiling.ab_run import CodeChanged, Launch, Run, finished_pairs, keys, missing, run_fresh, run_together
 from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.noise_floor import noise_floor
 from dsv4bench.results.record import Record
@@ -75,6 +75,9 @@ def _run(setup: Setup, typed: Typed, form: str) -> int:
             stop = _measure(run, setup, sessions, earlier, tell)
         except KeyboardInterrupt:
             return _interrupted(store, name)
+        except CodeChanged as changed:
+            _tell(str(changed), f"records: {store.directory}; --resume measures the new code as another experiment")
+            return _report(store, name, typed, form) or INCOMPLETE
         tell(*_why(stop, typed["time_limit"]), f"records: {store.directory}")
         return _report(store, name, typed, form)
 
@@ -104,11 +107,13 @@ def _measure(
 
     def job(side: str, pair: int, place: int) -> Job:
         directory, session = str(run.store.directory.resolve()), sessions[side]
-        own = (session.argv, session.notes, session.environment["src"])
+        own = (session.argv, session.notes, setup.places[side].facts_now())
         return Job(run.experiment, setup.arguments, setup.switches, side, pair, place, directory, *own)
 
+    expected = frozenset(keys(setup.twos, run.experiment, sessions))
     launches = {
-        side: Launch(place.command, place.environment(), sessions[side]) for side, place in setup.places.items()
+        side: Launch(place.command, place.environment(), sessions[side], None if place.measures_itself else expected)
+        for side, place in setup.places.items()
     }
     done = finished_pairs(run.twos, run.experiment, earlier)
     return run_fresh(run, launches, job, done, lambda pair, side: tell(_title(run.experiment, pair, side)))

@@ -21,18 +21,34 @@ DIGITS = 12  # of a commit
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a side runs: a tree whose packages come first (with what a record says of it), and a Python; or neither."""
+    """Where a side runs: a tree whose packages come first (with what a record says of it), and a Python; or neither.
+
+    `editable`: the tree is the user's folder, and no revision of it that was unpacked for this run.
+    """
 
     tree: Path | None = None
     packages: tuple[str, ...] = ()
     facts: Mapping[str, Any] | None = None
     python: str = ""
     caches: Path | None = None
+    editable: bool = False
 
     @property
     def elsewhere(self) -> bool:
         """Whether it is not the installed packages of this Python, so that it needs a process of its own."""
         return bool(self.tree or self.python)
+
+    @property
+    def measures_itself(self) -> bool:
+        """Whether the code that measures there may be another than here."""
+        return bool(self.python) or "dsv4bench" in self.packages
+
+    def facts_now(self) -> dict[str, Any] | None:
+        """Return what a record says of the tree, as it lies there now."""
+        if self.tree is None or self.facts is None:
+            return None
+        now = SourceTree(str(self.facts["name"]), self.tree, self.packages).facts() if self.editable else self.facts
+        return dict(now)
 
     def differs_from(self, other: Place) -> bool:
         """Return whether other code, or another Python, runs there; trees without git differ by where they lie."""
@@ -95,7 +111,8 @@ def _place(side: str, tree: str, python: str, scratch: Path) -> Place:
     if caches:
         caches.mkdir()
     root, packages = (found.root, found.packages) if found else (None, ())
-    place = Place(root, packages, facts, _python(f"--{side}-env", python) if python else "", caches)
+    editable = bool(tree) and Path(tree).is_dir()
+    place = Place(root, packages, facts, _python(f"--{side}-env", python) if python else "", caches, editable)
     if python:
         _check(f"--{side}-env {python}", place)
     return place

@@ -181,6 +181,29 @@ def test_what_could_share_a_process_runs_in_fresh_ones_where_asked(run, processe
     assert {one.job.arguments.samples for one in processes} == {3}
 
 
+def test_code_that_is_edited_between_pairs_ends_the_run_and_keeps_what_was_measured(
+    run, processes, pretended, monkeypatch
+):
+    honest = ab_run.run_process
+
+    def edit(*given):
+        if len(processes) == 3:
+            monkeypatch.setitem(HERE, "commit", "beef" * 10)
+        honest(*given)
+
+    monkeypatch.setattr(ab_run, "run_process", edit)
+    found = run(*REUSE, "--fresh", "--pairs", "6", "--out", "run", "--quiet")
+    assert found.code == INCOMPLETE
+    assert found.err.splitlines() == [
+        "stopped: dsv4bench changed before pair 2, side a; left out: 1 record of it",
+        "records: run; --resume measures the new code as another experiment",
+    ]
+    assert "1 pair of fresh processes" in words(found)
+    assert len(processes) == 4
+    records = read_records(Path("run")).records
+    assert [(one.ab["pair"], one.ab["side"]) for one in records] == [(0, "a"), (0, "b"), (1, "b")]
+
+
 def test_a_side_whose_process_dies_is_a_reason_and_the_exit_code_is_1(run, monkeypatch):
     def die(*_):
         raise DsvError("exit code 7")

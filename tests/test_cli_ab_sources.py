@@ -9,6 +9,7 @@ import pytest
 from dsv4bench import cli_ab_sources
 from dsv4bench.cli_ab_setup import _idle_trees
 from dsv4bench.cli_ab_sources import Place, place_texts, places
+from dsv4bench.cli_source import source_tree
 from dsv4bench.errors import DsvError, UsageError
 from dsv4bench.workloads.sides import Two
 from tests.profiling.small_groups import group
@@ -84,6 +85,19 @@ def test_changes_that_are_not_committed_are_a_difference_and_are_named(here):
     assert found["a"].differs_from(found["b"])
     assert place_texts(found)["b"].startswith("src=sglang@")
     assert f"+{found['b'].facts['diff']}" in place_texts(found)["b"]
+
+
+def test_a_folder_is_looked_at_again_and_a_revision_stays_what_it_was(here):
+    found = trees(here, "sglang@main", "sglang")
+    assert {side: place.facts_now() for side, place in found.items()} == {side: found[side].facts for side in "ab"}
+    (here / "sglang" / "python" / "sglang" / "number.py").write_text("NUMBER = 3\n")
+    assert found["a"].facts_now() == found["a"].facts
+    assert found["b"].facts_now() == found["b"].facts | {"dirty": True, "diff": trees_diff(here)}
+    assert Place().facts_now() is None
+
+
+def trees_diff(here):
+    return source_tree(here / "sglang").facts()["diff"]
 
 
 def test_copies_of_one_name_without_git_are_told_apart_by_where_they_lie(here):

@@ -88,8 +88,8 @@ def run_fresh(
 ) -> str:
     """Measure pair after pair, each side in a process of its own (a b, b a, ...); return why it ended.
 
-    `job` makes the job of a side, a pair and a place. The pairs that are `done` are left out. CodeChanged where a process
-    ran other code than those before it; its records are taken out of the store.
+    `job` makes the job of a side, a pair and a place. The pairs that are `done` are left out. CodeChanged where a
+    process ran other code than those before it; its records are taken out of the store.
     """
     known = {side: launch.keys for side, launch in launches.items()}
     left = [pair for pair in range(run.experiment.pairs or run.experiment.least_pairs) if pair not in done]
@@ -192,9 +192,8 @@ def _same_code(files: Collection[Path], known: frozenset[str] | None, where: str
     for file in files:
         file.unlink()
     what = _changed(session.environment, records[0].environment)
-    raise CodeChanged(
-        f"stopped: {what} changed before {where}, whose {format_count(len(records), 'record')} is left out"
-    )
+    left_out = format_count(len(records), "record")
+    raise CodeChanged(f"stopped: {what} changed before {where}; left out: {left_out} of it")
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """An A/B from its cells to its records: in one process by turns, and pair after pair of fresh processes."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,17 @@ from dsv4bench.profiling import ab_run, sweep
 from dsv4bench.profiling.ab_child import Job, parse_job
 from dsv4bench.profiling.ab_experiment import Experiment, cell_of
 from dsv4bench.profiling.ab_rule import ALL_PAIRS, NARROW, TIME_LIMIT, Budget
-from dsv4bench.profiling.ab_run import Launch, Run, finished_pairs, keys, missing, run_fresh, run_together, sampled
+from dsv4bench.profiling.ab_run import (
+    CodeChanged,
+    Launch,
+    Run,
+    finished_pairs,
+    keys,
+    missing,
+    run_fresh,
+    run_together,
+    sampled,
+)
 from dsv4bench.profiling.clocks import Nvml
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.recording import unmeasured
@@ -192,11 +203,12 @@ LAUNCHES = {side: Launch(("python", side), {"SIDE": side}, session()) for side i
 class Processes:
     """Stand for the processes of a run: each writes a record of every cell of its side, in a file of its own.
 
-    `ran` is what ran, in order. `dies` holds after how many records the process of (pair, side) dies.
+    `ran` is what ran, in order. `dies` holds after how many records the process of (pair, side) dies, `edits` what the
+    records of (pair, side) say differently, since somebody edited what is measured.
     """
 
     def __init__(self, run):
-        self.run, self.ran, self.dies = run, [], {}
+        self.run, self.ran, self.dies, self.edits = run, [], {}, {}
 
     def __call__(self, command, environment, timeout_s):
         *program, text = command
@@ -208,6 +220,7 @@ class Processes:
             for two in self.run.twos[:left]:
                 cell = sampled(cell_of(two, job.side), job.experiment)
                 one = replace(unmeasured(cell, session(), "refused", "pretended"), **SAMPLES[job.side])
+                one = replace(one, **self.edits.get((job.pair, job.side), {}))
                 store.append(job.experiment.stamped(one, two, job.side, job.pair, job.place))
         if left < len(self.run.twos):
             raise DsvError("exit code 7")
@@ -223,17 +236,17 @@ SAMPLES = {
 def fresh(runs, monkeypatch):
     """Return a function that measures cells in processes that are pretended, and what ran."""
 
-    def measure(cells, experiment=FRESH, done=(), dies=(), budget=None, run=None):
+    def measure(cells, experiment=FRESH, done=(), dies=(), budget=None, run=None, edits=(), launches=LAUNCHES):
         run = run or runs(cells, experiment, budget)
         processes = Processes(run)
-        processes.dies = dict(dies)
+        processes.dies, processes.edits = dict(dies), dict(edits)
         monkeypatch.setattr(ab_run, "run_process", processes)
 
         def job(side, pair, place):
             directory = str(run.store.directory)
             return Job(experiment, PrefillArguments(), OFF_ON, side, pair, place, directory, ("dsv4bench",), ())
 
-        return run, run_fresh(run, LAUNCHES, job, done), processes.ran
+        return run, run_fresh(run, launches, job, done), processes.ran
 
     return measure
 
@@ -282,6 +295,35 @@ def test_pairs_end_as_soon_as_all_differences_are_known_well_enough(fresh):
     run, stop, ran = fresh(twos(), replace(FRESH, pairs=20))
     assert (stop, len(ran)) == (NARROW, 2 * FRESH.least_pairs)  # without noise
     assert [len(trial.pairs) for trial in trials(kept(run))] == [FRESH.least_pairs]
+
+
+EDITED = {
+    "dsv4bench": {"environment": session().environment | {"diff": "e1"}},
+    "the source tree sglang": {"environment": session().environment | {"src": {"name": "sglang", "commit": "c2"}}},
+    "a provider's file": {},
+}
+
+
+@pytest.mark.parametrize("told", EDITED)
+@pytest.mark.parametrize("known", [True, False], ids=["keys-known", "keys-of-the-first"])
+def test_a_process_that_ran_other_code_ends_the_run_and_leaves_no_record(fresh, runs, told, known):
+    cells = twos(batch="1,2")
+    run = runs(cells, FRESH)
+    expected = frozenset(keys(cells, FRESH, dict.fromkeys("ab", session()))) if known else None
+    launches = {side: replace(launch, keys=expected) for side, launch in LAUNCHES.items()}
+    said = f"stopped: {told} changed before pair 2, side b; left out: 2 records of it"
+    with pytest.raises(CodeChanged, match=re.escape(said)):
+        fresh(cells, run=run, launches=launches, edits={(1, "b"): {"key": "of other code", **EDITED[told]}})
+    assert {(one.ab["pair"], one.ab["side"]) for one in kept(run)} == {(0, "a"), (0, "b")}
+    assert [len(trial.pairs) for trial in trials(kept(run))] == [1, 1]
+
+
+def test_the_first_process_must_have_run_the_code_that_was_looked_at(fresh, runs):
+    run = runs(twos(), FRESH)
+    launches = {side: replace(launch, keys=frozenset({"another"})) for side, launch in LAUNCHES.items()}
+    with pytest.raises(CodeChanged, match="before pair 1, side a; left out: 1 record"):
+        fresh(twos(), run=run, launches=launches)
+    assert kept(run) == []
 
 
 def test_ctrl_c_leaves_no_record_of_a_process_that_it_ended(fresh, monkeypatch):
