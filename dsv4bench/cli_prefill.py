@@ -74,6 +74,7 @@ def run_prefill(request: Request) -> int:
         return OK
     refuse_given_memory(options.memory, options.device)
     if options.dep:
+        refuse_small_pools(plan, 0)
         return _run_ranks(request, options, plan)
     free = free_bytes(options.device)
     refuse_too_large(plan, free)

@@ -67,10 +67,11 @@ def script(record: Record) -> list[str]:
 def own_group(record: Record) -> list[str]:
     """Return the command with only those values of a prefill's axes that this record's group has.
 
-    Cells of a group took turns and stay together; an option with one value stays as it was typed.
+    Cells of a group took turns and stay together; an option with one value stays as it was typed. The pools of
+    `--mem-fraction` are sized for all cells of a sweep, so there all of them stay.
     """
     arguments = without_place(record.argv)
-    if arguments[1:2] != ["prefill"]:
+    if arguments[1:2] != ["prefill"] or "mem-fraction" in record.variant:
         return arguments
     own = {name: record.variant.get(name) for name in GROUP_SWITCHES}
     own |= {name: record.batch.get(field) for name, field in GROUP_LENGTHS.items()}

@@ -47,6 +47,12 @@ def plan(run, monkeypatch):
     return groups
 
 
+def test_pools_of_a_fraction_are_sized_for_all_batches_so_all_of_them_stay():
+    argv = ["dsv4bench", "prefill", "--batch", "1,8", "--recipe", "dep4"]
+    assert own_group(with_variant(record(argv=argv), **{"mem-fraction": 0.7, "recipe": "dep4"})) == argv
+    assert own_group(record(argv=argv))[3] == "1"
+
+
 @pytest.mark.parametrize("typed", RUNS)
 def test_the_command_makes_the_row_again_with_its_group_and_nothing_else(run, plan, typed, tmp_path):
     argv = ["dsv4bench", "prefill", "--device", "cpu", *typed.split()]

@@ -115,6 +115,7 @@ def run_rank(job: Job, screen: Screen) -> int:
     if refusal:
         screen.tell(refusal)
         exchange(peers, "told")  # or else a launcher could end rank 0 before it has spoken
+        dist.destroy_process_group()  # or else its threads may abort this process, and the exit code is lost
         return USAGE
     if peers.rank == 0:
         with resume_store(Path(job.directory)) as store:

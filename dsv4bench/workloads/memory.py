@@ -17,7 +17,7 @@ from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.buffers import make_buffers
 from dsv4bench.workloads.cells import UNIFORM, Cell, Group, Load
 from dsv4bench.workloads.model import BF16_BYTES, ROW_BYTES, compressed_rows, swa_rows, weight_bytes
-from dsv4bench.workloads.pool_size import PoolSize, pool_size, refuse_small_pool
+from dsv4bench.workloads.pool_size import PoolSize, extents_of, pool_size, refuse_small_pool
 from dsv4bench.workloads.pools import Extent, PageTables, Room, make_pools, page_counts
 from dsv4bench.workloads.sources import LOGITS_BYTES
 
@@ -59,7 +59,7 @@ def _estimate(group: Group) -> Memory:
     cell = group[0]
     geometry, batches = cell.geometry, [batch for forwards in cell.plan for batch in forwards]
     rows = max(batch.rows for one in group for forward in one.run_forwards for batch in forward)
-    extents = tuple(Extent(request.prefix, request.seq) for request in cell.load.requests)
+    extents = extents_of(cell.load.requests)
     full_pages, swa_pages = page_counts(extents, geometry.window)
     empty = torch.empty(0, device=META)
     pools = make_pools(geometry, cell.variant.kv, PageTables(empty, empty, full_pages, swa_pages, extents), META)
@@ -163,12 +163,16 @@ def room_of(cell: Cell, free_bytes: int) -> Room | None:
 
 
 def refuse_small_pools(groups: Iterable[Group], free_bytes: int) -> None:
-    """Raise UsageError, saying which fraction would do, for the first batch that `--mem-fraction` leaves no room."""
-    for cell in (group[0] for group in groups):
-        if cell.memory is not None:
-            device_bytes = cell.memory.device_bytes or free_bytes
-            for requests in cell.device_requests:
-                refuse_small_pool(cell.memory, cell.geometry, cell.variant.kv, requests, device_bytes, _asked(cell))
+    """Raise UsageError, saying which fraction would do, for the largest batch that `--mem-fraction` leaves no room.
+
+    0 free bytes: not known here, so that only a plan of a given size of memory is looked at.
+    """
+    asked = [(group[0], requests) for group in groups if group[0].memory for requests in group[0].device_requests]
+    for cell, requests in sorted(asked, key=lambda one: -page_counts(extents_of(one[1]), one[0].geometry.window)[0]):
+        assert cell.memory is not None
+        known = cell.memory.device_bytes or free_bytes
+        if known:
+            refuse_small_pool(cell.memory, cell.geometry, cell.variant.kv, requests, known, _asked(cell))
 
 
 def what_fits(memory_bytes: int, group: Group) -> str:

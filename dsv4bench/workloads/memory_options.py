@@ -9,7 +9,7 @@ from dsv4bench.units import GIB, MIB, format_bytes, parse_quantity
 from dsv4bench.workloads.pool_size import MemoryPlan
 from dsv4bench.workloads.rank_weights import Recipe
 
-UNITS = {"GiB": float(GIB), "MiB": float(MIB), "GB": 1e9, "": 1.0}
+UNITS = {"GiB": float(GIB), "MiB": float(MIB), "GB": 1e9, "MB": 1e6, "": 1.0}
 
 
 class MemoryArguments(Protocol):
@@ -86,4 +86,4 @@ def _device_bytes(text: str) -> int | None:
     try:
         return int(parse_quantity(text, UNITS))
     except ValueError:
-        raise UsageError(f"--device-memory {text}: expected bytes, or a number of GiB, MiB or GB, e.g. 141GB") from None
+        raise UsageError(f"--device-memory {text}: expected bytes, or a number of GiB, MiB, GB or MB") from None

@@ -40,8 +40,10 @@ class MemoryPlan:
     device_bytes: int | None = None
 
     def switches(self) -> dict[str, float | str]:
-        """Return what a record says of it among its switches."""
-        return {"mem-fraction": self.fraction, **({"recipe": self.recipe} if self.recipe else {})}
+        """Return what a record says of it among its switches: what was given."""
+        recipe = {"recipe": self.recipe} if self.recipe else {}
+        device = {"device-memory": f"{self.device_bytes / GIB:g}GiB"} if self.device_bytes else {}
+        return {"mem-fraction": self.fraction, **recipe, **device}
 
     @property
     def words(self) -> str:
@@ -108,11 +110,11 @@ def pool_size(plan: MemoryPlan, geometry: Geometry, kv: KVPair, free_bytes: int)
 def most_of_batches(batches: Iterable[Sequence[Request]], window: int) -> tuple[int, int]:
     """Return (the most requests of any batch, the most pages that one takes of the window pool, page 0 included)."""
     every = list(batches)
-    pages = (page_counts(extents(batch), window)[1] for batch in every)
+    pages = (page_counts(extents_of(batch), window)[1] for batch in every)
     return max(map(len, every)), max(pages)
 
 
-def extents(requests: Sequence[Request]) -> tuple[Extent, ...]:
+def extents_of(requests: Sequence[Request]) -> tuple[Extent, ...]:
     """Return what whole requests hold of the pools."""
     return tuple(Extent(request.prefix, request.seq) for request in requests)
 
@@ -132,7 +134,7 @@ def refuse_small_pool(
             f" {format_bytes(size.weights_bytes)} (modelled), {over:.1f} GiB more than the {format_bytes(free_bytes)}"
             f" that are free; {_ranks_that_fit(plan.ranks, geometry, free_bytes)}"
         )
-    pages = page_counts(extents(batch), geometry.window)[0]
+    pages = page_counts(extents_of(batch), geometry.window)[0]
     if pages <= size.room.full_pages:
         return
     needed = size.weights_bytes + size.fixed_bytes + pages * size.full_page_bytes

@@ -143,7 +143,7 @@ def make_pools(
     room = room or Room(full_pages, tables.swa_pages, requests)
 
     def cache(layout: KVLayout, pages: int, page_size: int, allocated: int) -> torch.Tensor:
-        return torch.zeros(allocated, layout.page_bytes(page_size), dtype=torch.uint8, device=device)[:pages]
+        return torch.empty(allocated, layout.page_bytes(page_size), dtype=torch.uint8, device=device)[:pages].zero_()
 
     def index_pages(ratio: int, pages: int) -> int:
         return -(-pages * (FULL_PAGE // ratio) // geometry.index_page)

@@ -93,10 +93,10 @@ def model(geometry=SMALL):
     return make_model(geometry, torch.device("cpu"), seed=0)
 
 
-def allocated(opened=None, geometry=SMALL, **typed):
-    """A group whose first pass is over."""
+def allocated(opened=None, geometry=SMALL, cells=None, **typed):
+    """A group whose first pass is over; its cells are those of the options `typed`, or the ones given."""
     with torch.no_grad():
-        run = GroupRun(group(geometry=geometry, **typed), model(geometry), opened or session())
+        run = GroupRun(cells or group(geometry=geometry, **typed), model(geometry), opened or session())
         run.allocate()
     return run
 
