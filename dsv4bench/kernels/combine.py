@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.arguments import I32, I64, expect_at_least, expect_at_most, expect_tensor
+from dsv4bench.kernels.arguments import I32, I64, expect_at_least, expect_at_most, expect_range, expect_tensor
 from dsv4bench.kernels.contract import EXACT, TRITON, Bench, Call, Cost, Kernel, Provider, Tensors, torch_provider
 from dsv4bench.kernels.jit import tl, triton
 
@@ -150,6 +150,29 @@ def check(tensors: Tensors) -> None:
     expect_tensor("lens", tensors["lens"], I32, (rows,))
 
 
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for requests out of order, or a row whose columns lie outside what its request has gathered.
+
+    Rows that no request owns, and columns of the top-k that a row does not keep, may hold anything.
+    """
+    starts, seq_lens, ratio, topk = (tensors[name] for name in ("query_start", "seq_lens", "ratio", "topk"))
+    positions, unread = tensors["positions"], seq_lens - tensors["gather_lens"]
+    expect_range("query_start[1:] - query_start[:-1]", starts.diff(), 0, 2**31)
+    expect_range("seq_lens - gather_lens", unread, 0, 2**31)
+    row = torch.arange(len(positions), device=positions.device) + starts[0]
+    owned = (row < starts[-1]).nonzero()[:, 0]
+    request = torch.searchsorted(starts, row[owned], right=True) - 1
+    position, length = positions[owned], seq_lens[request]
+    expect_range("seq_lens - positions, of owned rows", length - position, 1, 2**31)
+    oldest = (position + 1 - tensors["window"]).clamp(min=0)
+    expect_range("positions of windows behind what is not gathered", oldest - unread[request], 0, 2**31)
+    if tensors["raw"] is not None and ratio:
+        kept = torch.arange(topk, device=row.device) < ((position + 1) // ratio)[:, None]
+        chosen = tensors["raw"][owned, :topk].long().where(kept, -1)
+        expect_range("raw", chosen, -1, 2**31)
+        expect_range("rows behind raw, of its request", (length // ratio)[:, None] - 1 - chosen, 0, 2**31)
+
+
 @triton.jit
 def _combine(
     raw_ptr,
@@ -262,5 +285,6 @@ KERNEL = Kernel(
     ),
     providers=(torch_provider(reference), Provider("triton", build_triton, TRITON)),
     check=check,
+    check_values=check_values,
     bench=Bench(bench_shape, rows=(1024, 8192, 65536), cases=("ratio 0", "ratio 1", "ratio 2")),
 )

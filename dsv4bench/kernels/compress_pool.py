@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.arguments import BF16, F32, I64, expect_tensor
+from dsv4bench.kernels.arguments import BF16, F32, I64, expect_range, expect_tensor
 from dsv4bench.kernels.contract import EXACT, Bench, Cost, Kernel, Tensors, Tolerance, torch_provider
 from dsv4bench.kernels.layout import HEAD_DIM
 from dsv4bench.kernels.pair_pooling import STATE_DIM, expect_pair_ring
@@ -162,6 +162,14 @@ def check(tensors: Tensors) -> None:
     expect_pair_ring(tensors["ring_size"], tensors["ring"])
 
 
+def check_values(tensors: Tensors) -> None:
+    """Raise a ValueError for a request outside the ring, or a position or slot that is negative or that i32 lacks."""
+    requests = (len(tensors["ring"]) - 1) // tensors["ring_size"]  # the last row is the sentinel
+    expect_range("req", tensors["req"], 0, requests)
+    for name in ("positions", "loc"):
+        expect_range(name, tensors[name], 0, 2**31)
+
+
 KERNEL = Kernel(
     name="compress_pool",
     inputs=inputs,
@@ -177,5 +185,6 @@ KERNEL = Kernel(
     examples=(Shape(((0, 5), (7, 12)), 2, 8), Shape(((3, 3), (0, 1)), 0, 2)),
     providers=(torch_provider(reference),),
     check=check,
+    check_values=check_values,
     bench=Bench(lambda rows, case: Shape(((8192, rows),), 0, 8), rows=(1024, 8192)),
 )

@@ -150,3 +150,33 @@ def test_the_cost_counts_kept_columns_once():
     # 3 kept columns, 1 position of 8 bytes, 4 + 2 integers of requests; 256 indices and 1 length
     found = cost(tensors)
     assert (found.bytes_read, found.bytes_written) == (4 * 3 + 8 + 4 * 6, 4 * 257)
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "value", "said"),
+    [
+        ("query_start", 1, 6, r"query_start\[1:\] - query_start\[:-1\]\[1\]: -1, expected 0 to"),
+        ("gather_lens", 1, 9, r"seq_lens - gather_lens\[1\]: -1, expected 0 to"),
+        ("positions", 2, 10, r"seq_lens - positions, of owned rows\[2\]: 0, expected 1 to"),
+        ("positions", 0, 6, r"positions of windows behind what is not gathered\[0\]: -1, expected 0 to"),
+        ("raw", (3, 1), 4, r"rows behind raw, of its request\[3, 1\]: -1, expected 0 to"),
+        ("raw", (3, 1), -2, r"raw\[3, 1\]: -2, expected -1 to"),
+    ],
+    ids=["order", "gathered", "behind-its-request", "before-its-window", "compressed-row", "negative-row"],
+)
+def test_a_value_out_of_range_is_named(name, at, value, said):
+    """Requests of 10 and 8 tokens with windows of 3: rows at 7, 8, 9 and 6, 7; the sixth row is nobody's."""
+    tensors = {
+        "raw": i32([[0, 3, -1, 4], [3, 2, 1, 0], [4, 3, 2, 1], [0, 3, 2, POISON], [0, 1, 2, 3], [POISON] * 4]),
+        "query_start": i32([0, 3, 5]),
+        "positions": torch.tensor([7, 8, 9, 6, 7, 10**6]),
+        "seq_lens": i32([10, 8]),
+        "gather_lens": i32([5, 4]),
+        "window": 3,
+        "ratio": 2,
+        "topk": 4,
+    }
+    KERNEL.check_values(tensors)
+    tensors[name][at] = value
+    with pytest.raises(ValueError, match=said):
+        KERNEL.check_values(tensors)

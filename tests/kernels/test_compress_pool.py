@@ -152,3 +152,24 @@ def test_cost_counts_two_states_a_row(generator):
     counted = cost(KERNEL.inputs(Shape(((0, 5), (7, 12)), 3, 8), generator))
     assert counted.bytes_read == 20 * (2 * 4096 + 24)
     assert counted.bytes_written == 20 * (1024 + 16)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "value", "said"),
+    [
+        ("req", 2, 2, r"req\[2\]: 2, expected 0 to 1"),
+        ("req", 5, -1, r"req\[5\]: -1, expected 0 to 1"),
+        ("positions", 1, -1, r"positions\[1\]: -1, expected 0 to 2147483647"),
+        ("loc", 0, -2, r"loc\[0\]: -2, expected 0 to 2147483647"),
+        ("loc", 0, 2**31, r"loc\[0\]: 2147483648, expected 0 to 2147483647"),
+    ],
+    ids=["request", "request-of-padding", "position", "slot", "slot-over-i32"],
+)
+def test_a_value_out_of_range_is_named(name, row, value, said):
+    """Two requests of rings of 4 and the sentinel; a row of padding."""
+    history = History.random(2, 8)
+    tensors = arguments(history.batch([(0, 0, 3), (1, 2, 2)], padding_rows=1), history.ring(4)[:9], 4)
+    KERNEL.check_values(tensors)
+    tensors[name][row] = value
+    with pytest.raises(ValueError, match=said):
+        KERNEL.check_values(tensors)
