@@ -92,6 +92,7 @@ def prefill(
     provider: options.Provider = ["auto"],
     replay: options.Replay = ["off"],
     path: options.AttentionPath = ["sparse"],
+    moe: options.Moe = ["off"],
     geometry: options.Geometry = None,
     dep_simulated: options.DepSimulated = ["1"],
     dep: options.Dep = "",

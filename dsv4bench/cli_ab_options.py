@@ -12,7 +12,8 @@ SideA = Annotated[
     typer.Option(
         "--a",
         metavar="SWITCH=VALUE,...",
-        help="Side a sets: reuse, compressor, graph, graph-mode, breaks, break-outputs, kv, provider, replay or path.",
+        help="Side a sets: reuse, compressor, graph, graph-mode, breaks, break-outputs, kv, provider, replay, path or"
+        " moe.",
     ),
 ]
 SideB = Annotated[

@@ -15,7 +15,7 @@ from dsv4bench.profiling.environment import environment
 from dsv4bench.ranges import timing_mark
 from dsv4bench.workloads.geometry import GEOMETRIES
 from dsv4bench.workloads.options import resolve_device
-from dsv4bench.workloads.variant import BREAK_OUTPUTS, BREAKS, COMPRESSORS, FAULTS, GRAPH_MODES, KV_PAIRS
+from dsv4bench.workloads.variant import BREAK_OUTPUTS, BREAKS, COMPRESSORS, FAULTS, GRAPH_MODES, KV_PAIRS, MOES
 
 RUNS_HERE = Column("runs here", ("why_not",), False)
 PARTS = (  # part, its package, the module that it imports, and where it runs
@@ -85,6 +85,7 @@ def show_catalogue(as_json: bool) -> None:
         "graph-mode": list(GRAPH_MODES),
         "breaks": list(BREAKS),
         "break-outputs": list(BREAK_OUTPUTS),
+        "moe": list(MOES),
         "fault": list(FAULTS),
     }
     if as_json:

@@ -149,7 +149,7 @@ def _axes(cell: Cell) -> dict[str, Any]:
     """Return the values that tell a cell's group from others, the usual ones first."""
     load, variant = cell.load, cell.variant
     lengths = {"batch": len(load.requests), "extend": load.extend, "prefix": load.prefix}
-    names = ("kv", "provider", "replay", "path")
+    names = ("kv", "provider", "replay", "path", "moe")
     switches = {name: variant.switches()[name] for name in names}
     return {**lengths, **switches, "geometry": cell.geometry.name, "ranks": cell.ranks, "chunk": cell.chunk}
 

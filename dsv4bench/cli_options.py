@@ -103,6 +103,14 @@ AttentionPath = Annotated[
         help="Gather into a workspace always, or go packed where the recipe does (few rows, long context).",
     ),
 ]
+Moe = Annotated[
+    list[str],
+    typer.Option(
+        "--moe",
+        metavar="off|collectives|experts",
+        help="What stands in for the MoE behind each layer: nothing, the exchange between ranks, or experts too.",
+    ),
+]
 Geometry = Annotated[
     list[str] | None,
     typer.Option(

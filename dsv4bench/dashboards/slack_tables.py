@@ -54,7 +54,11 @@ def _slack_table(same: Sequence[Pair]) -> Table:
     modelled = " (modelled)" if any(_how(one).startswith(MODELLED) for one in records) else ""
     title = f"Memory at mem-fraction {switches['mem-fraction']:g}{recipe}{modelled}, {sides_run(same)}"
     notes = [*_verdict(same), *_given(records), *said_of(records, lambda one: [_how(one)] if _how(one) else [])]
-    notes += [settings(same[0].any, "mem-fraction", "recipe", "device-memory"), *mode_notes(records), *notes_of(records)]
+    notes += [
+        settings(same[0].any, "mem-fraction", "recipe", "device-memory"),
+        *mode_notes(records),
+        *notes_of(records),
+    ]
     return Table(heading(title, same[0].any), columns, tuple(_row(pair, both, mode) for pair in same), tuple(notes))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -99,9 +99,11 @@ class Ends(Protocol):
 
 
 @contextmanager
-def ending(run: Ends) -> Iterator[None]:
-    """Let an error of the body end this cell and no other."""
+def ending(run: Ends, strands: Callable[[Exception], bool] = lambda _: False) -> Iterator[None]:
+    """Let an error of the body end this cell and no other, unless it `strands` other ranks: that is raised."""
     try:
         yield
     except Exception as error:
+        if strands(error):
+            raise
         run.fail(error)

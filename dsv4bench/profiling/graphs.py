@@ -23,6 +23,7 @@ from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.counting import GraphCounter
 from dsv4bench.profiling.digest import digest_all
 from dsv4bench.profiling.live_rows import compare_live_rows
+from dsv4bench.profiling.moe_check import check_moe
 from dsv4bench.profiling.verify import Check, Seen
 from dsv4bench.workloads.batch import Batch, Plan, Request
 from dsv4bench.workloads.break_forms import form_of
@@ -100,10 +101,14 @@ def _capture(run: CellRun, step: Step, pieces: list[Piece], pool: Pool | None) -
 
 @dataclass(frozen=True, slots=True)
 class Graphs:
-    """Captures and replays over the shared storage of one group; on a CPU the captures are tapes."""
+    """Captures and replays over the shared storage of one group; on a CPU the captures are tapes.
+
+    `tied`: ranks exchange rows inside a step, so each makes as many runs of it as the others, one without rows too.
+    """
 
     prefill: Prefill
     device: torch.device
+    tied: bool = False
 
     def key(self, run: CellRun, forward: Forward) -> int:
         """Return which graph of the cell this forward replays: its bucket, or for a full graph the forward's own."""
@@ -148,18 +153,21 @@ class Graphs:
         with_rows = {self.key(run, forward) for forward in self.prefill.all_forwards() if forward.live}
         for forward in self.prefill.all_forwards():
             key, captured = self.key(run, forward), self.of(run, forward)
-            if captured is None or key in done or (key in with_rows and not forward.live):
+            empty = not (forward.live or self.tied)
+            if captured is None or key in done or (key in with_rows and empty):
                 continue
             done.add(key)
-            if not forward.live:  # nobody has rows here: a rank that is a process of its own and has no request
+            if empty:  # nobody has rows here: a rank that is a process of its own and has no request
                 yield self._empty(step, forward.batch, captured)
                 continue
             yield self._check("replay against eager", run, step, forward, captured)
+            if step.moe is not None:
+                yield check_moe(step, step.moe, None if run.full else forward.batch.rows)
             if not (run.full or again):
                 yield from self._other_batches(run, step, forward.batch, captured)
 
     def _other_batches(self, run: CellRun, step: Step, batch: Batch, captured: Captured) -> Iterator[Check]:
-        other, first = verify.other_batch(batch), batch.requests[0]
+        other, first = verify.other_batch(batch) or (batch if self.tied else None), batch.requests[0]
         if other is not None:
             newest = replace(batch, requests=(Request(first.index, first.seq - 1, 1),))
             second, single = self.prefill.forward(other), self.prefill.forward(newest, draw=1)

@@ -14,13 +14,14 @@ from typing import Any
 
 from dsv4bench.errors import CaptureError
 from dsv4bench.profiling import counting, verify
-from dsv4bench.profiling.alone import compressor_subject
 from dsv4bench.profiling.capture import run_pieces
 from dsv4bench.profiling.cell_run import CellRun, StepKey, ending
 from dsv4bench.profiling.clocks import ClockMonitor
+from dsv4bench.profiling.compressor_pass import time_compressors
 from dsv4bench.profiling.contract_check import check_choice
 from dsv4bench.profiling.graphs import Graphs, open_pool, padded_plan
 from dsv4bench.profiling.ledger import Where
+from dsv4bench.profiling.moe_check import check_moe
 from dsv4bench.profiling.predict import peak_bytes, predict
 from dsv4bench.profiling.redundancy import repeated
 from dsv4bench.profiling.session import Session
@@ -33,6 +34,7 @@ from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.memory import room_of
 from dsv4bench.workloads.model import reuse_saving
+from dsv4bench.workloads.moe import Alone, Ranks, stand_in
 from dsv4bench.workloads.prefill import Beyond, Prefill, prepare
 from dsv4bench.workloads.providers import parse
 from dsv4bench.workloads.step import Step
@@ -81,6 +83,19 @@ class GroupRun:
     def _on_gpu(self) -> bool:
         return self.session.device.type == "cuda"
 
+    @property
+    def exchanging(self) -> bool:
+        """Whether ranks exchange rows inside a step."""
+        return False
+
+    @property
+    def _ranks(self) -> Ranks:
+        return Alone()
+
+    def strands(self, error: Exception) -> bool:
+        """Return whether an error leaves other ranks waiting inside a step."""
+        return False
+
     def living(self, graph: bool | None = None) -> list[CellRun]:
         """Return the cells that can still be measured: all, or the eager or the graph ones."""
         return [run for run in self.runs if run.live and graph in (None, run.graph)]
@@ -100,13 +115,15 @@ class GroupRun:
         variant = self.runs[0].cell.variant
         check_choice(parse(variant.provider, self.session.device.type), self.session.device.type)
         self._prefill = self._prepared(variant)
-        self._graphs = Graphs(self._prefill, self.session.device)
+        self._graphs = Graphs(self._prefill, self.session.device, self.exchanging)
+        moe = stand_in(self.model, variant, self._ranks, self.plan)
         # reuse off is what every output is compared with, also where only reuse on is measured
         reuses = dict.fromkeys(("off", *(run.cell.variant.reuse for run in self.runs)))
         for compressor in self.compressors:
             for reuse in reuses:
                 switched = replace(variant, reuse=reuse, compressor=compressor)  # type: ignore[arg-type]
-                self.steps[reuse, compressor] = self.prefill.step(switched)
+                step = self.steps[reuse, compressor] = self.prefill.step(switched)
+                step.moe = moe
         if len(self.refusals) == len(self.plan[0]):
             for run in self.living(graph=True):
                 if not run.full:
@@ -143,6 +160,7 @@ class GroupRun:
         finally:
             step.ops.audit = None
         checks = [watch.check(self._reused_heads())] if step.variant.reuse == "on" else []
+        checks += [check_moe(step, step.moe, None)] if step.moe else []
         return checks + ([kernels.check()] if kernels and step.variant.provider != "torch" else []), seen
 
     def _reused_heads(self) -> int:
@@ -166,30 +184,11 @@ class GroupRun:
     def time_graph(self) -> None:
         """Capture the graph cells, check replays against eager runs, and time them, interleaved."""
         for run in self.living(graph=True):
-            with ending(run):
+            with ending(run, self.strands):
                 self.graphs.capture(run, self.steps[run.key], self.counted(run))
         self._verify_replays(again=False)
         self._time(self.living(graph=True), self._graph_part, "graph_replay" if self._on_gpu else "step_period")
-        self._time_compressors()
-
-    def _time_compressors(self) -> None:
-        """Time torch path and fused compressor alone, where a GPU's graph cells have both."""
-        runs = [run for run in self.living(graph=True) if not run.full]
-        if {run.cell.variant.compressor for run in runs} != {"torch", "fused"}:
-            return
-        pool = open_pool(self.session.device)
-        if pool is None:
-            return
-        subjects = []
-        for run in runs:
-            step, forward = self.steps[run.key], self.counted(run)
-            step.load(forward)
-            run_pieces(self.graphs.pieces(run, step, forward))
-            subjects.append(compressor_subject(step, forward.batch.rows, pool))
-        found = [subject for subject in subjects if subject is not None]
-        if found:
-            for run, timing in zip(runs, interleave(found, self.session.clock, self.session.rule), strict=True):
-                run.compressor = timing
+        time_compressors(self)
 
     def _verify_replays(self, again: bool) -> None:
         suffix = AFTER_TIMING if again else ""
@@ -261,7 +260,7 @@ class GroupRun:
     def count(self) -> None:
         """Count one forward of every living cell, its memory, and what reuse should save."""
         for run in self.living():
-            with ending(run):
+            with ending(run, self.strands):
                 self._count(run)
         if any(run.cell.variant.reuse == "on" for run in self.living()):
             rank = max(self.prefill.forwards, key=lambda forwards: sum(f.workspace_rows for f in forwards))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from dsv4bench.profiling.peers import OutOfStep, Peers, exchange
 from dsv4bench.profiling.timing import HOST_SUBMIT, Call, Clock, Part, Period, Timing
@@ -18,13 +19,18 @@ Times = list[tuple[int, int]]  # of each rank, in nanoseconds: all repetitions, 
 
 
 class Lockstep:
-    """The clock of one stretch of a step; it keeps every rank's times of every subject."""
+    """The clock of one stretch of a step; it keeps every rank's times of every subject.
 
-    def __init__(self, clock: Clock, peers: Peers) -> None:
+    `tied`: ranks wait for each other inside a step. There an error of one strands the others in a collective: it must
+    end this process, so it is told to nobody but raised.
+    """
+
+    def __init__(self, clock: Clock, peers: Peers, tied: bool = False) -> None:
         self.name = clock.name
         self.enqueues = clock.enqueues
         self._clock = clock
         self._peers = peers
+        self._tied = tied
         self._subject = 0
         self._taken: dict[int, list[Times]] = {}
 
@@ -49,7 +55,8 @@ class Lockstep:
         """Return the longest of all ranks' times; an error here or elsewhere ends the sample on every rank."""
         exchange(self._peers, "sample")  # nobody queues a barrier that a rank with an error would not reach
         self._peers.barrier()
-        taken, caught = _tried(lambda: self._clock.measure(run, repeat))
+        measure = partial(self._clock.measure, run, repeat)
+        taken, caught = (measure(), None) if self._tied else _tried(measure)
         every = exchange(self._peers, "time", taken)
         if caught is not None:
             raise caught

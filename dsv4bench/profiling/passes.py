@@ -55,5 +55,7 @@ def _guarded(run: GroupRun, step: Callable[[], None]) -> None:
     try:
         step()
     except Exception as error:
+        if run.strands(error):
+            raise
         for cell in run.living():
             cell.fail(error)

@@ -10,20 +10,23 @@ import torch
 import torch.distributed as dist
 
 from dsv4bench.errors import CellError, UsageError
+from dsv4bench.workloads.moe import Ranks
 
 TIMEOUT = timedelta(minutes=30)  # of an exchange: the slowest rank may be compiling all its kernels
 GRACE_S = 10  # for the lifeline to say which rank is gone, and to end this process
+
+
+# torch 2.13 has new names for these and warns of the old
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class OutOfStep(CellError):
     """Another rank is elsewhere: something failed there or here."""
 
 
-class Peers(Protocol):
+class Peers(Ranks, Protocol):
     """The ranks that run together, this one being number `rank` of `size`."""
-
-    rank: int
-    size: int
 
     def all_gather(self, value: Any) -> list[Any]:
         """Return the value of every rank, in the order of ranks, when all have called this."""
@@ -74,6 +77,22 @@ class ProcessGroup:
     def barrier(self) -> None:
         """Reduce one number: on GPUs a kernel in the current stream that waits for those of all ranks."""
         dist.all_reduce(self._token)
+
+    def tell(self, place: str, value: Any) -> list[Any]:
+        """Return what every rank tells at this place; OutOfStep where another is elsewhere."""
+        return exchange(self, place, value)
+
+    def all_gather_rows(self, out: torch.Tensor, rows: torch.Tensor) -> None:
+        """Gather equal slices in the current stream."""
+        _ALL_GATHER(out, rows)
+
+    def reduce_scatter_rows(self, out: torch.Tensor, rows: torch.Tensor) -> None:
+        """Add up in the current stream and keep this rank's slice."""
+        _REDUCE_SCATTER(out, rows)
+
+    def all_reduce(self, rows: torch.Tensor) -> None:
+        """Add up in place in the current stream."""
+        dist.all_reduce(rows)
 
 
 def open_peers(device: str) -> ProcessGroup:

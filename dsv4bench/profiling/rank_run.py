@@ -14,7 +14,7 @@ from dsv4bench.profiling.graphs import graph_cell, padded_plan
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.launches import Launched, launched, unlike
 from dsv4bench.profiling.lockstep import Lockstep
-from dsv4bench.profiling.peers import Peers, exchange, meet
+from dsv4bench.profiling.peers import OutOfStep, Peers, exchange, meet
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import Part, Period, Subject, interleave
 from dsv4bench.workloads.batch import Plan
@@ -22,6 +22,7 @@ from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.dep import common_bucket, rank_bucket, renumbered
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.memory import room_of
+from dsv4bench.workloads.moe import Ranks
 from dsv4bench.workloads.pools import Extent
 from dsv4bench.workloads.prefill import Beyond, Prefill, prepare
 from dsv4bench.workloads.variant import Variant
@@ -36,12 +37,26 @@ class RankRun(GroupRun):
     def __init__(self, group: Group, model: Model, session: Session, peers: Peers) -> None:
         self.peers = peers
         self.launched: list[list[Launched]] = []  # of each cell, rank by rank
+        self._tied = False  # once steps run that others wait in
         super().__init__(group, model, session)
 
     @property
     def idle(self) -> bool:
         """Whether this rank has no request at all."""
         return not any(forward.live for forward in self.prefill.all_forwards())
+
+    @property
+    def exchanging(self) -> bool:
+        """Whether ranks exchange rows inside a step; then every rank runs each step, with or without rows."""
+        return self.peers.size > 1 and self.runs[0].cell.variant.moe != "off"
+
+    @property
+    def _ranks(self) -> Ranks:
+        return self.peers
+
+    def strands(self, error: Exception) -> bool:
+        """Return whether others may wait for this rank in a step, so that only the end of its process frees them."""
+        return self._tied and not isinstance(error, OutOfStep)
 
     def _padded(self, group: Group) -> tuple[Plan, dict[int, str]]:
         """Agree with the other ranks on a bucket for each forward, each naming the one that its own rows need."""
@@ -61,6 +76,7 @@ class RankRun(GroupRun):
     def agree(self, place: str) -> None:
         """End on every rank the cells that one of them has ended, for that one's reason."""
         self._settle(meet(self.peers, f"the end of {place}", self._states()))
+        self._tied = self.exchanging
 
     def _states(self) -> list[tuple[str, str | None]]:
         return [(run.status, run.reason) for run in self.runs]
@@ -75,13 +91,26 @@ class RankRun(GroupRun):
 
     def verify(self, again: bool = False) -> None:
         """Compare as ever; a rank without requests has nothing but its replays."""
-        if not self.idle:
+        if not self.idle or self._tied:
             super().verify(again)
         elif again:
             self._verify_replays(again=True)
 
+    def _verify_replays(self, again: bool) -> None:
+        if self.exchanging:  # a check that failed here must end the cell on all before they replay it together
+            self._settle(exchange(self.peers, "replays", self._states()))
+        super()._verify_replays(again)
+
     def counted(self, run: CellRun) -> Forward:
-        """Return the forward whose counts stand for this rank; an idle rank's is one that its graph takes."""
+        """Return the forward whose counts stand for this rank; an idle rank's is one that its graph takes.
+
+        Ranks that exchange rows count the same forward together: the one with most rows of all that a graph takes.
+        """
+        if self.exchanging:
+            forwards = [max(batches, key=lambda batch: batch.rows) for batches in zip(*self.plan, strict=True)]
+            places = range(len(forwards))
+            largest = max(places, key=lambda place: (forwards[place].bucket is not None, forwards[place].rows))
+            return self.prefill.forwards[0][largest]
         return (
             super().counted(run)
             if not self.idle
@@ -105,20 +134,15 @@ class RankRun(GroupRun):
     def _time_forward(
         self, runs: list[CellRun], parts: list[Part], period: Period, place: int, monitor: ClockMonitor
     ) -> None:
-        clock = Lockstep(self.session.clock, self.peers)
+        clock = Lockstep(self.session.clock, self.peers, self._tied)
         subjects = [Subject((clock.part(number, one),), period) for number, one in enumerate(parts)]
         with self._marked():
             found = interleave(subjects, clock, self.session.rule, monitor.sample, monitor.sm_mhz)
         batches = [forwards[place] for forwards in self.plan]
-        ran = [bool(batch.live or (runs[0].graph and batch.bucket)) for batch in batches]
+        ran = [bool(self.exchanging or batch.live or (runs[0].graph and batch.bucket)) for batch in batches]
         for number, (run, slowest) in enumerate(zip(runs, found, strict=True)):
             for rank, timing in enumerate(clock.timings(number, slowest, period, ran)):
                 run.timings[rank].append(timing)
-
-    def _time_compressors(self) -> None:
-        """Time the compressors alone on rank 0: no other rank has a part in it."""
-        if self.peers.rank == 0:
-            super()._time_compressors()
 
     def count(self) -> None:
         """Count as ever, and see that every rank launched the same."""
@@ -136,5 +160,5 @@ class RankRun(GroupRun):
 
     def _count(self, run: CellRun) -> None:
         """Count a forward of the cell; a rank that sits it out launches nothing."""
-        if self.counted(run).live or self.graphs.of(run, self.counted(run)) is not None:
+        if self.exchanging or self.counted(run).live or self.graphs.of(run, self.counted(run)) is not None:
             super()._count(run)

@@ -37,10 +37,10 @@ def measure_slack(group: GroupRun) -> None:
             run.memory |= _told(size) | _modelled(group, run, size)
         return
     for run in group.living():
-        with ending(run):
+        with ending(run, group.strands):
             _run_eagerly(group, run)
     for run in group.living():
-        with ending(run):
+        with ending(run, group.strands):
             run.memory |= _told(size) | _measured(group, run)
     for step in group.steps.values():
         group.prefill.reserve_workspace(step)
@@ -109,12 +109,12 @@ def _seen() -> dict[str, Any]:
 def _run_eagerly(group: GroupRun, run: CellRun) -> None:
     step = group.steps[run.key]
     for forward in group.prefill.all_forwards():
-        _run_forward(step, forward)
+        _run_forward(group, step, forward)
 
 
-def _run_forward(step: Step, forward: Forward) -> None:
-    """Run a forward eagerly; a rank without rows sits it out."""
-    if forward.live:
+def _run_forward(group: GroupRun, step: Step, forward: Forward) -> None:
+    """Run a forward eagerly; a rank without rows sits it out, unless others exchange rows with it."""
+    if forward.live or group.exchanging:
         step.load(forward)
         run_pieces(step.live_pieces(forward))
 
@@ -125,7 +125,7 @@ def _replay(group: GroupRun, run: CellRun, captured: dict[int, Captured]) -> Non
     for forward in group.prefill.all_forwards():
         key = group.graphs.key(run, forward)
         if key == NO_GRAPH:
-            _run_forward(step, forward)
+            _run_forward(group, step, forward)
             continue
         step.load(forward)
         if key not in captured:

@@ -12,7 +12,7 @@ no nodes: the storages are those of the capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -31,7 +31,9 @@ from dsv4bench.profiling.tape_nodes import (
     Writes,
     address,
     into,
+    stands_for_a_kernel,
     tensors_of,
+    writes_of_exchange,
     writes_of_kernel,
     writes_of_operation,
 )
@@ -41,12 +43,13 @@ from dsv4bench.profiling.tape_rules import (
     broken_rule,
     fresh_memory,
     made_on_the_host,
+    name_of,
     place_of_step,
     reads_the_host,
 )
 from dsv4bench.ranges import Mark, Range, Several
+from dsv4bench.workloads.ops import Audit, Exchange
 
-Audit = Callable[[Range, Kernel, Provider, dict[str, Any], Call], None]
 NOUN = "tape"
 _ATEN = torch.ops.aten
 _ALLOCATIONS = (_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _ATEN.new_empty_strided)
@@ -56,6 +59,7 @@ class Operations(Protocol):
     """Where a step calls its operations: `workloads.ops.Ops`."""
 
     audit: Audit | None
+    exchange: Exchange | None
     mark: Mark
 
 
@@ -182,13 +186,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         self._numbers: dict[int, torch.Tensor] = {}  # tensors of one number that an assignment brought
         self._open: list[Range] = []
         self._opaque = False
-        self._before: tuple[Audit | None, Mark] | None = None
+        self._before: tuple[Audit | None, Exchange | None, Mark] | None = None
 
     def begin(self) -> None:
         """Listen."""
         ops = self._engine.ops
-        self._before = ops.audit, ops.mark
-        ops.audit, ops.mark = self.call, Several(ops.mark, self)
+        self._before = ops.audit, ops.exchange, ops.mark
+        ops.audit, ops.exchange, ops.mark = self.call, self.exchange, Several(ops.mark, self)
         self._reads.__enter__()  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
 
@@ -197,7 +201,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         assert self._before is not None
         super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._reads.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self._engine.ops.audit, self._engine.ops.mark = self._before
+        self._engine.ops.audit, self._engine.ops.exchange, self._engine.ops.mark = self._before
 
     def enter(self, rng: Range) -> None:
         """Open the range."""
@@ -218,12 +222,20 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         if not stands_for_a_kernel(kernel, provider):
             call()
             return
+        self._unheard(call)
+        self._write(kernel.name, tensors, call, writes_of_kernel(kernel), kernel=True)
+
+    def exchange(self, name: str, tensors: dict[str, torch.Tensor], call: Call) -> None:
+        """Run a collective, one node: a replay exchanges again, from and into the same storages."""
+        self._unheard(call)
+        self._write(name, tensors, call, writes_of_exchange(tensors), kernel=True)
+
+    def _unheard(self, call: Call) -> None:
         self._opaque = True
         try:
             call()
         finally:
             self._opaque = False
-        self._write(kernel.name, tensors, call, writes_of_kernel(kernel), kernel=True)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -260,9 +272,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
             storages.make(one)
         if func._schema.is_mutable:
             if torch.Tag.inplace_view not in func.tags:
-                self._write(_name(func), arguments, call, writes_of_operation(func))
+                self._write(name_of(func), arguments, call, writes_of_operation(func))
         elif made and operation not in (*_ALLOCATIONS, _ATEN.lift_fresh):
-            self._write(_name(func), arguments, into(made, call), writes_of_operation(func), made)
+            self._write(name_of(func), arguments, into(made, call), writes_of_operation(func), made)
         self._own |= {id(one): one for one in outputs}
 
     def _write(
@@ -286,12 +298,3 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
         opened, results = self._open[-1] if self._open else None, tuple(map(storages.operand, made))
         node = Node(name, kernel, piece, place, opened, seen, results, call, writes.all, writes.unread)
         self._tape.nodes.append(node)
-
-
-def stands_for_a_kernel(kernel: Kernel, provider: Provider) -> bool:
-    """Return whether a call is the reference of a kernel that others provide, so that it means one launch."""
-    return provider.name == "torch" and any(one.name != "torch" for one in kernel.providers)
-
-
-def _name(func: Any) -> str:
-    return str(func.__name__).removesuffix(".default")

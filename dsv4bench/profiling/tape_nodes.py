@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from dsv4bench.kernels.contract import Kernel
+from dsv4bench.kernels.contract import Kernel, Provider
 from dsv4bench.ranges import Range
 
 Call = Callable[[], None]
@@ -117,6 +117,12 @@ def writes_of_kernel(kernel: Kernel) -> Writes:
     return Writes(frozenset(kernel.outputs), frozenset(kernel.outputs) - frozenset(kernel.updates))
 
 
+def writes_of_exchange(tensors: Mapping[str, torch.Tensor]) -> Writes:
+    """Return what a collective writes: "out", which it reads too where it is also the "rows"."""
+    out = frozenset({"out"})
+    return Writes(out, frozenset() if tensors["out"] is tensors["rows"] else out)
+
+
 def writes_of_operation(func: Any) -> Writes:
     """Return what a torch operation writes by its schema; an `out=`, and `self` of a copy or a fill, it never reads."""
     written = [one for one in func._schema.arguments if one.alias_info is not None and one.alias_info.is_write]
@@ -145,3 +151,8 @@ def into(made: list[torch.Tensor], call: Callable[[], Any]) -> Call:
 def address(tensor: torch.Tensor) -> int:
     """Return what tells a tensor's storage from every other one that exists."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def stands_for_a_kernel(kernel: Kernel, provider: Provider) -> bool:
+    """Return whether a call is the reference of a kernel that others provide, so that it means one launch."""
+    return provider.name == "torch" and any(one.name != "torch" for one in kernel.providers)

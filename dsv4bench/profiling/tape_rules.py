@@ -94,9 +94,14 @@ def fresh_memory(name: str) -> Rule:
     return Rule("copies fresh host memory to the device", FRESH_MEMORY_MEND, name)
 
 
+def name_of(func: Any) -> str:
+    """Return what an aten operation is called, without the name of its default overload."""
+    return str(func.__name__).removesuffix(".default")
+
+
 def broken_rule(func: Any, arguments: Mapping[str, Any]) -> Rule | None:
     """Return the rule that an aten operation with these arguments breaks, by torch's tags, or None."""
-    name = str(func.__name__).removesuffix(".default")
+    name = name_of(func)
     if torch.Tag.data_dependent_output in func.tags:
         return host_read(name)
     sized = torch.Tag.dynamic_output_shape in func.tags or func.overloadpacket in _PUTS

@@ -18,11 +18,11 @@ from dsv4bench.results.counts import COUNTED, OPERATIONS
 from dsv4bench.results.record import ENGINES, PLACES
 
 BY = ("op", "kv_source", "where")
-CELLS = ("kv", "reuse", "compressor", "graph", "graph-mode", "breaks", "break-outputs", "replay", "path")
-SWITCHES = (*CELLS, "provider", "fault", "chunk", "dep-simulated", "seed")
+CELLS = ("kv", "reuse", "compressor", "graph", "graph-mode", "breaks", "break-outputs", "replay", "path", "moe")
+SWITCHES = (*CELLS, "provider", "fault", "chunk", "dep-simulated", "dep", "seed")
 KEYS = ("op", "ops", "by", "kv_source", "where", "engine", "variant", "because", *COUNTED)
 FILE_KEYS = ("cells", "expect")
-NUMBERS = ("chunk", "dep-simulated", "seed")  # switches whose values are whole numbers
+NUMBERS = ("chunk", "dep-simulated", "dep", "seed")  # switches whose values are whole numbers
 BOUNDS = ("exactly", "min", "max")
 
 Values = tuple[Any, ...]

@@ -130,7 +130,7 @@ class Cell:
     def group(self) -> str:
         """The content hash that cells of one group share: all but the switches of before and after."""
         content = self._content()
-        kept = {name: content["variant"][name] for name in ("kv", "provider", "fault", "replay", "path")}
+        kept = {name: content["variant"][name] for name in ("kv", "provider", "fault", "replay", "path", "moe")}
         return _hash(content | {"variant": kept})
 
     def key(self, commit: str) -> str:
@@ -178,10 +178,10 @@ def cells(options: PrefillOptions) -> tuple[Group, ...]:
     file.
     """
     groups: dict[str, Group] = {}
-    for geometry, kv, provider, replay, path, ranks, chunk in product(
-        options.geometry, options.kv, options.provider, options.replay, options.path, options.ranks, options.chunk
+    for geometry, kv, provider, replay, path, moe, ranks, chunk in product(
+        *(getattr(options, name) for name in ("geometry", "kv", "provider", "replay", "path", "moe", "ranks", "chunk"))
     ):
-        shared = Variant(kv=kv, provider=provider, replay=replay, path=path, fault=options.fault)  # type: ignore[arg-type]
+        shared = Variant(kv, provider=provider, replay=replay, path=path, moe=moe, fault=options.fault)
         for load in _loads(options, geometry, chunk, ranks):
             sampled = {
                 name: getattr(options, name) for name in ("device", "seed", "samples", "quick", "buckets", "dep")

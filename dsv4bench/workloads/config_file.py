@@ -26,6 +26,13 @@ WHOLE = {
     "candidate_block": "candidate_block_size",
     "max_positions": "max_position_embeddings",
 }
+# what a config need not have: without experts there is no stand-in of the MoE
+EXPERTS = {
+    "routed_experts": "n_routed_experts",
+    "experts_per_token": "num_experts_per_tok",
+    "expert_width": "moe_intermediate_size",
+    "shared_experts": "n_shared_experts",
+}
 LISTS = {"kv_sources": "kv_source_layer_ids", "index_sources": "index_source_layer_ids"}
 NUMBERS = {"rope_theta": "rope_theta", "compress_rope_theta": "compress_rope_theta", "eps": "rms_norm_eps"}
 FIXED = {"head_dim": HEAD_DIM, "qk_rope_head_dim": ROPE_DIM, "index_head_dim": INDEX_DIM}
@@ -79,6 +86,7 @@ class Config:
         """Return the fields of a `Geometry`."""
         self._check_fixed()
         fields: dict[str, Any] = {name: self.whole(key) for name, key in WHOLE.items()}
+        fields |= {name: self.whole(key, least=0) for name, key in EXPERTS.items() if key in self.values}
         fields |= {name: self.whole_list(key) for name, key in LISTS.items()}
         fields |= {name: self.number(key) for name, key in NUMBERS.items()}
         fields |= self._yarn()

@@ -60,6 +60,11 @@ class Geometry:
     max_positions: int
     eps: float
     index_page: int
+    # the MoE of a layer, which `--moe experts` stands in for; 0 where a config names no experts
+    routed_experts: int = 0
+    experts_per_token: int = 0
+    expert_width: int = 0
+    shared_experts: int = 0
 
     @property
     def layers(self) -> tuple[LayerKind, ...]:
@@ -154,6 +159,10 @@ V41_FLASH = Geometry(  # specification 1.1
     max_positions=1_048_576,
     eps=1e-20,
     index_page=64,
+    routed_experts=384,
+    experts_per_token=6,
+    expert_width=2304,
+    shared_experts=1,
 )
 
 # Small enough for two CPU cores; layers, sources, KV rows and formats are those of v41-flash.
@@ -168,6 +177,8 @@ V41_FLASH_MINI = replace(
     index_heads=4,
     index_topk=32,
     candidate_blocks=8,
+    routed_experts=48,  # as many ranks share them evenly as share 384, up to 48
+    expert_width=64,
 )
 
 GEOMETRIES = {known.name: known for known in (V41_FLASH, V41_FLASH_MINI)}

@@ -17,6 +17,7 @@ from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.buffers import make_buffers
 from dsv4bench.workloads.cells import UNIFORM, Cell, Group, Load
 from dsv4bench.workloads.model import BF16_BYTES, ROW_BYTES, compressed_rows, swa_rows, weight_bytes
+from dsv4bench.workloads.moe import moe_bytes
 from dsv4bench.workloads.pool_size import PoolSize, extents_of, pool_size, refuse_small_pool
 from dsv4bench.workloads.pools import Extent, PageTables, Room, make_pools, page_counts
 from dsv4bench.workloads.sources import LOGITS_BYTES
@@ -36,6 +37,7 @@ class Memory:
     workspace_bytes: int
     logits_bytes: int
     reserve_bytes: int
+    moe_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -48,11 +50,17 @@ def estimate(group: Group) -> Memory:
 
     Shapes come from the functions that allocate.
     """
+    moe = _moe_bytes(group)
     if group[0].ranks == 1 or not group[0].dep:
-        return _estimate(group)
+        return replace(_estimate(group), moe_bytes=moe)
     busy = range(min(group[0].ranks, len(group[0].load.requests)))  # dealt in turn: the others have no request
     alone = (_estimate(tuple(cell.of_rank(rank) for cell in group)) for rank in busy)
-    return max(alone, key=lambda memory: memory.total_bytes)
+    return replace(max(alone, key=lambda memory: memory.total_bytes), moe_bytes=moe)
+
+
+def _moe_bytes(group: Group) -> int:
+    rows = max(batch.rows for one in group for forward in one.run_forwards for batch in forward)
+    return moe_bytes(group[0].geometry, group[0].variant, group[0].ranks, rows)
 
 
 def _estimate(group: Group) -> Memory:
@@ -78,12 +86,12 @@ def _estimate(group: Group) -> Memory:
 
 
 def step_bytes(cell: Cell, rank: int) -> int:
-    """Return what one cell alone takes on a rank beside weights, pools and workspace; 0 on one without requests."""
-    own = cell.of_rank(rank) if cell.dep else cell
+    """Return what one cell alone takes on a rank beside weights, pools and workspace; without requests experts only."""
+    own, moe = cell.of_rank(rank) if cell.dep else cell, _moe_bytes((cell,))
     if not own.load.requests:
-        return 0
+        return moe
     memory = _estimate((own,))
-    return memory.table_bytes + memory.buffer_bytes + memory.logits_bytes
+    return memory.table_bytes + memory.buffer_bytes + memory.logits_bytes + moe
 
 
 def _tail_bytes(cell: Cell, group: Group) -> int:

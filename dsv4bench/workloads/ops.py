@@ -14,6 +14,7 @@ from dsv4bench.workloads.geometry import LayerKind
 from dsv4bench.workloads.providers import parse
 
 Audit = Callable[[Range, Kernel, Provider, dict[str, Any], Call], None]
+Exchange = Callable[[str, dict[str, torch.Tensor], Call], None]
 
 Place = tuple[int, int, str | None]  # rank, layer, op
 
@@ -29,6 +30,7 @@ class Ops:
         self._choice = parse(provider, device)
         self._device = device
         self.audit: Audit | None = None
+        self.exchange: Exchange | None = None  # called in place of each collective, and must run it
         self.rank = rank
         self._mark: Mark = Silent()
         self._borders: dict[Place, Borders] = {}
@@ -124,6 +126,13 @@ class Ops:
                 torch.mm(x, weight, torch.float32, out=out)
             else:  # a CPU has no mixed GEMM; products of bf16 are exact in f32
                 torch.mm(x.float(), weight.float(), out=out)
+
+    def collective(self, name: str, call: Call, out: torch.Tensor, rows: torch.Tensor) -> None:
+        """Let `call` exchange `rows` with other ranks into `out`; an all-reduce has both in one."""
+        if self.exchange is None:
+            call()
+        else:
+            self.exchange(name, {"out": out, "rows": rows}, call)
 
     @contextmanager
     def within(self, kind: LayerKind, op: str | None) -> Iterator[None]:

@@ -13,6 +13,7 @@ from dsv4bench.workloads.axis import ascending_axis, number_axis, word_axis
 from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI, Geometry, geometry
 from dsv4bench.workloads.memory_options import memory_notes, memory_plan
 from dsv4bench.workloads.model import MOE_ROUTED
+from dsv4bench.workloads.moe_choice import Beside, moe_axis
 from dsv4bench.workloads.pool_size import MemoryPlan
 from dsv4bench.workloads.providers import choice
 from dsv4bench.workloads.rank_weights import recipe_of
@@ -60,6 +61,7 @@ class PrefillArguments:
     provider: Texts = "auto"
     replay: Texts = "off"
     path: Texts = "sparse"
+    moe: Texts = "off"
     geometry: Texts = ""
     dep_simulated: Texts = "1"
     dep: int | str = ""
@@ -99,6 +101,7 @@ class PrefillOptions:
     provider: tuple[str, ...]
     replay: tuple[str, ...]
     path: tuple[str, ...]
+    moe: tuple[str, ...]
     geometry: tuple[Geometry, ...]
     ranks: tuple[int, ...]
     dep: bool
@@ -142,6 +145,7 @@ def prefill_options(typed: PrefillArguments, ran_on: str = "") -> PrefillOptions
         provider=_providers(typed.provider, device),
         replay=_replays(typed.replay, geometries),
         path=word_axis("--path", typed.path, PATHS),
+        moe=_moes(typed, geometries),
         geometry=geometries,
         ranks=ranks,
         dep=bool(typed.dep),
@@ -211,6 +215,12 @@ def _replays(text: Texts, geometries: tuple[Geometry, ...]) -> tuple[str, ...]:
         if model.late_start == 0:
             raise UsageError(f"--replay {_joined(text)}: no layer of {model.name} lies before its last kv_source")
     return tuple(dict.fromkeys("on" if word == "recipe" else word for word in words))
+
+
+def _moes(typed: PrefillArguments, geometries: tuple[Geometry, ...]) -> tuple[str, ...]:
+    replays = _replays(typed.replay, geometries)
+    full = typed.graph is not False and "full" in word_axis("--graph-mode", typed.graph_mode, GRAPH_MODES)
+    return moe_axis(typed.moe, Beside(geometries, _ranks(typed), bool(typed.dep), replays, full))
 
 
 def _geometries(text: Texts, device: str) -> tuple[Geometry, ...]:

@@ -47,11 +47,11 @@ class Prefill:
         step.kv_buffer.reserve(max(self._workspace_rows(f, step.variant) for f in self.all_forwards()))
 
     def held_bytes(self, step: Step) -> dict[str, int]:
-        """Return what a step's workspace, the pools and the buffers take."""
+        """Return what a step's workspace, the pools and the buffers take, experts with their buffers among these."""
         return {
             "workspace_bytes": step.kv_buffer.capacity_bytes,
             "pool_bytes": self.pools.bytes,
-            "buffer_bytes": self.buffers.bytes,
+            "buffer_bytes": self.buffers.bytes + (step.moe.bytes if step.moe else 0),
         }
 
     def _workspace_rows(self, forward: Forward, variant: Variant) -> int:

@@ -16,6 +16,7 @@ from dsv4bench.workloads.variant import (
     COMPRESSORS,
     GRAPH_MODES,
     KV_PAIRS,
+    MOES,
     PATHS,
     REPLAYS,
     REUSE,
@@ -33,6 +34,7 @@ WORDS: dict[str, Sequence[str]] = {
     "kv": tuple(KV_PAIRS),
     "replay": REPLAYS,
     "path": PATHS,
+    "moe": MOES,
 }
 SWITCHES = (*WORDS, "provider")
 # what an eager step, or a whole graph, does not have: it cannot tell the cells of the other side apart

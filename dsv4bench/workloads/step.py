@@ -7,7 +7,7 @@ graph captures everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -37,6 +37,7 @@ from dsv4bench.workloads.forward import Forward, Gather, RowInputs
 from dsv4bench.workloads.geometry import LayerKind
 from dsv4bench.workloads.kv_buffer import SparsePrefillKVBuffer
 from dsv4bench.workloads.late_layers import early, late
+from dsv4bench.workloads.moe import MOE, Moe
 from dsv4bench.workloads.ops import Ops
 from dsv4bench.workloads.pools import Pools
 from dsv4bench.workloads.variant import Variant
@@ -89,6 +90,7 @@ class Step:
         self.freqs: dict[int, torch.Tensor] = {}
         self.capacity: dict[int, int] = {}
         self.tail: Step | None = None  # runs the late layers where they are replayed
+        self.moe: Moe | None = None  # what stands in for the MoE behind each layer
         self.packed = False  # whether every layer attends packed caches
         self._observer: Observer | None = None
         self._forward: Forward | None = None
@@ -124,6 +126,8 @@ class Step:
         self.inputs.load(forward.inputs)
         self.ops.rank = forward.batch.rank
         self._forward = forward
+        if self.moe is not None:
+            self.moe.load(forward.live)
         if self.tail is not None:
             assert forward.tail is not None, "a replay needs the forward's tail"
             self.tail.load(forward.tail)
@@ -134,11 +138,15 @@ class Step:
 
     def padded_pieces(self, forward: Forward, form: Form = EAGER) -> list[Piece]:
         """Return the pieces of a step over all rows of a forward, padding included."""
-        return self.pieces(forward.batch.rows, forward.tail.batch.rows if forward.tail else 0, form)
+        return self.pieces(forward.batch.rows, forward.tail.batch.rows if forward.tail else 0, form, padded=True)
 
-    def pieces(self, rows: int, tail_rows: int = 0, form: Form = EAGER) -> list[Piece]:
-        """Return the pieces of a step over the first `rows` rows of the buffers, and `tail_rows` of the tail's."""
-        found = [piece for kind in early(self.geometry, self.variant) for piece in self.layer(kind, rows, form)]
+    def pieces(self, rows: int, tail_rows: int = 0, form: Form = EAGER, padded: bool = False) -> list[Piece]:
+        """Return the pieces of a step over the first `rows` rows of the buffers, and `tail_rows` of the tail's.
+
+        `padded`: all ranks run as many rows. A rank without rows has nothing but its part in the exchanges.
+        """
+        kinds = early(self.geometry, self.variant)
+        found = [piece for kind in kinds for piece in (*self.layer(kind, rows, form), *self._moe(kind, rows, padded))]
         if self.tail is None or not rows:
             return found
         found += self.tail_pieces(rows, tail_rows, form)
@@ -165,6 +173,10 @@ class Step:
         parts = layer_parts(kind, form) if rows else ()
         return [self._piece(part, where, kind, rows, form) for part, where in parts]
 
+    def _moe(self, kind: LayerKind, rows: int, padded: bool) -> Iterator[Piece]:
+        if self.moe is not None:
+            yield Piece(MOE, "segment", partial(self.moe.run, self, kind, rows, padded), kind.layer)
+
     def _piece(self, part: str, where: Where, kind: LayerKind, rows: int, form: Form) -> Piece:
         if part in _RETURNING:
             return Piece(part, where, partial(_RETURNING[part], self, kind, rows, form.copies), kind.layer)
@@ -180,6 +192,8 @@ class Step:
         """Fill buffers and workspace with NaN, so that what is read before it is written shows."""
         self.buffers.poison()
         self.kv_buffer.poison()
+        if self.moe is not None:
+            self.moe.poison()
         if self.tail is not None:
             self.tail.poison()
 

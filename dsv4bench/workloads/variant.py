@@ -1,4 +1,4 @@
-"""The switches that make a before and an after: KV formats, reuse, compressor, graph, its breaks, provider, fault."""
+"""The switches that make a before and an after: KV formats, reuse, compressor, graph, its breaks, provider, MoE."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ REPLAYS = ("off", "on")
 PATHS = ("sparse", "recipe")
 BREAKS = ("sm100", "hopper")
 BREAK_OUTPUTS = ("copy", "static")
+MOES = ("off", "collectives", "experts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Variant:
     path: Literal["sparse", "recipe"] = "sparse"
     breaks: Literal["sm100", "hopper"] = "sm100"
     break_outputs: Literal["copy", "static"] = "copy"
+    moe: Literal["off", "collectives", "experts"] = "off"
 
     @property
     def breakable(self) -> bool:
@@ -92,6 +94,7 @@ class Variant:
             "path": self.path,
             "breaks": self.breaks if self.breakable else None,
             "break-outputs": self.break_outputs if self.breakable else None,
+            "moe": self.moe,
         }
 
 
@@ -104,6 +107,6 @@ def variant_of(switches: Mapping[str, Any]) -> Variant:
     form = {
         name: switches.get(name.replace("_", "-")) or getattr(default, name) for name in ("breaks", "break_outputs")
     }
-    names = ("reuse", "compressor", "graph", "graph_mode", "provider", "fault", "replay", "path")
+    names = ("reuse", "compressor", "graph", "graph_mode", "provider", "fault", "replay", "path", "moe")
     plain = {name: switches.get(name.replace("_", "-"), getattr(default, name)) for name in names}
     return Variant(kv=kv_pair(switches["kv"]), **plain, **form)

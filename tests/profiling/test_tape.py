@@ -11,7 +11,7 @@ from dsv4bench.errors import CaptureError
 from dsv4bench.kernels import kernel
 from dsv4bench.kernels.contract import Provider, torch_provider
 from dsv4bench.profiling.capture import tape_breakable
-from dsv4bench.profiling.tape import stands_for_a_kernel
+from dsv4bench.profiling.tape_nodes import stands_for_a_kernel
 from dsv4bench.ranges import Range, Silent
 from dsv4bench.workloads.geometry import LayerKind
 from dsv4bench.workloads.ops import Ops

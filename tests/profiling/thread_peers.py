@@ -3,6 +3,10 @@
 import threading
 from dataclasses import dataclass, field
 
+import torch
+
+from dsv4bench.profiling.peers import exchange
+
 TIMEOUT_S = 60
 
 
@@ -40,6 +44,21 @@ class ThreadPeers:
 
     def barrier(self):
         self.aligned += 1
+
+    def tell(self, place, value):
+        return exchange(self, place, value)
+
+    def _rows_of_all(self, rows):
+        return [found.float() for found in exchange(self, "collective", rows.clone())]
+
+    def all_gather_rows(self, out, rows):
+        out.copy_(torch.cat(self._rows_of_all(rows)))
+
+    def reduce_scatter_rows(self, out, rows):
+        out.copy_(sum(self._rows_of_all(rows)).chunk(self.size)[self.rank])
+
+    def all_reduce(self, rows):
+        rows.copy_(sum(self._rows_of_all(rows)))
 
 
 def on_ranks(size, work):

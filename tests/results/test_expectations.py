@@ -229,4 +229,4 @@ def test_a_shipped_file_asks_nothing_of_a_gpu_that_a_trace_does_not_hold(name):
 
 
 def test_every_switch_of_a_record_can_be_named():
-    assert set(SWITCHES) == {*Variant().switches(), "chunk", "dep-simulated", "seed"}
+    assert set(SWITCHES) == {*Variant().switches(), "chunk", "dep-simulated", "dep", "seed"}

@@ -14,7 +14,7 @@ from tests.results.synthetic import record
 
 RESULTS = Path(__file__).parents[2] / "results"
 FIRST = {"kv": "v4", "reuse": "on", "compressor": "fused", "graph": False, "graph-mode": "breakable", "chunk": 8192}
-LATER = {"replay": "off", "path": "sparse", "breaks": None, "break-outputs": None}
+LATER = {"replay": "off", "path": "sparse", "breaks": None, "break-outputs": None, "moe": "off"}
 
 
 def lines(run):
@@ -28,10 +28,11 @@ def lines(run):
         (FIRST | {"graph": True}, FIRST | LATER | {"graph": True, "breaks": "sm100", "break-outputs": "static"}),
         (FIRST | {"graph": True, "graph-mode": "full"}, FIRST | LATER | {"graph": True, "graph-mode": "full"}),
         (FIRST | {"replay": "on", "path": "recipe"}, FIRST | LATER | {"replay": "on", "path": "recipe"}),
-        (FIRST | {"breaks": "hopper"}, FIRST | {"breaks": "hopper"}),
+        (FIRST | {"breaks": "hopper"}, FIRST | LATER | {"breaks": "hopper"}),
+        (FIRST | {"moe": "experts"}, FIRST | {"moe": "experts"}),
         ({"provider": "triton", "seed": 0}, {"provider": "triton", "seed": 0}),
     ],
-    ids=["eager", "graph", "full-graph", "before-breaks", "all-said", "kernel"],
+    ids=["eager", "graph", "full-graph", "before-breaks", "before-moe", "all-said", "kernel"],
 )
 def test_switches_that_came_later_say_what_ran(said, found):
     old = {"key": "k", "variant": said}
@@ -59,10 +60,14 @@ def test_no_version_is_newer_than_what_is_written():
 
 # which switches and fields the committed runs of each version lack
 COMMITTED = [
-    ("h200-prefix-64k", {"replay", "path", "breaks", "break-outputs"}, {"timing", "providers", "kernel", "traces"}),
-    ("h200-kv-v4", {"replay", "path", "breaks", "break-outputs"}, {"providers", "kernel", "traces"}),
-    ("h200-default", {"breaks", "break-outputs"}, {"capture_ledger", "device_time", "redundant", "traces"}),
-    ("h200-graph-static", set(), {"ab"}),
+    (
+        "h200-prefix-64k",
+        {*LATER},
+        {"timing", "providers", "kernel", "traces"},
+    ),
+    ("h200-kv-v4", {*LATER}, {"providers", "kernel", "traces"}),
+    ("h200-default", {"breaks", "break-outputs", "moe"}, {"capture_ledger", "device_time", "redundant", "traces"}),
+    ("h200-graph-static", {"moe"}, {"ab"}),
 ]
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dsv4bench.errors import UsageError
+from dsv4bench.workloads.config_file import EXPERTS
 from dsv4bench.workloads.geometry import V41_FLASH, geometry
 
 # the text fields of the published config, as the table of specification 1.1 lists them
@@ -40,6 +41,10 @@ TEXT = {
     },
     "max_position_embeddings": 1048576,
     "rms_norm_eps": 1e-20,
+    "n_routed_experts": 384,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 2304,
+    "n_shared_experts": 1,
 }
 
 
@@ -100,7 +105,7 @@ def test_a_bad_field_is_named_with_its_file(tmp_path, changes, message):
 @pytest.mark.parametrize("field", sorted(set(TEXT) - {"model_type", "head_dim", "qk_rope_head_dim", "index_head_dim"}))
 def test_a_missing_field_is_named(tmp_path, field):
     path = written(tmp_path, {key: value for key, value in TEXT.items() if key != field})
-    if field in {"rope_scaling", "candidate_source_layer_id"}:
+    if field in {"rope_scaling", "candidate_source_layer_id", *EXPERTS.values()}:
         geometry(path)
         return
     with pytest.raises(UsageError, match=f"{field}' is missing"):

@@ -69,6 +69,8 @@ def test_mini_shrinks_widths_only():
         "index_heads",
         "index_topk",
         "candidate_blocks",
+        "routed_experts",
+        "expert_width",
     )
     kept = replace(V41_FLASH_MINI, **{name: getattr(V41_FLASH, name) for name in smaller})
     assert kept == V41_FLASH

@@ -89,7 +89,7 @@ def test_the_total_is_the_sum():
     found = estimate((uniform_cell(1, 8, 120, V41_FLASH_MINI),))
     parts = [getattr(found, name) for name in found.__slots__]
     assert found.total_bytes == sum(parts)
-    assert len(parts) == 7
+    assert len(parts) == 8
 
 
 def test_what_fits_is_the_largest_batch_that_does():
@@ -147,3 +147,20 @@ def test_free_memory(monkeypatch):
 def test_free_memory_where_there_is_no_proc(monkeypatch):
     monkeypatch.setattr(memory, "Path", lambda _: Path("no such file"))
     assert free_bytes("cpu") > GIB // 4
+
+
+def test_experts_and_their_rows_are_counted():
+    cell = uniform_cell(4, 8, 120, V41_FLASH_MINI)
+    one = replace(cell, variant=replace(cell.variant, moe="experts"))
+    two = replace(one, ranks=2, dep=True)
+    matrices = 3 * 256 * 64
+    for found, ranks, rows in ((one, 1, 32), (two, 2, 16)):
+        memory = estimate((found,))
+        weights = 2 * (256 * 48 + (48 // ranks + 1) * matrices)
+        every = ranks * rows
+        # own rows and their sum with the residual; where ranks exchange, all rows and those that came back
+        buffers = 2 * 256 * (2 * rows + (every + rows if ranks > 1 else 0))
+        routing = every * (4 * 48 + 6 * (4 + 8)) + 4 * 48 // ranks
+        assigned = every * 6 * 2 * 2 * (256 + 64)
+        assert memory.moe_bytes == weights + buffers + routing + assigned
+    assert estimate((cell,)).moe_bytes == 0

@@ -53,6 +53,7 @@ def test_switches_carry_command_line_names():
         "path": "sparse",
         "breaks": None,
         "break-outputs": None,
+        "moe": "off",
     }
 
 
