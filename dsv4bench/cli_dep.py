@@ -11,17 +11,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from dsv4bench.cli import FAILED, INTERRUPTED, OK, USAGE
 from dsv4bench.cli_dep_rank import screen
+from dsv4bench.cli_profile import recorder
+from dsv4bench.cli_shard import directory_of
 from dsv4bench.cli_source import SourceTree
 from dsv4bench.errors import DsvError, UsageError
 from dsv4bench.profiling import sweep
-from dsv4bench.profiling.dep_rank import Job, run_rank
+from dsv4bench.profiling.dep_rank import Job, run_rank, trace_folder
+from dsv4bench.profiling.profile_pass import TOOLS, jobs_of
 from dsv4bench.profiling.session import Session, open_session
-from dsv4bench.results.store import finished_keys, new_directory, read_records, run_directory
+from dsv4bench.results.store import finished_keys, read_records
 from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.options import PrefillArguments, PrefillOptions
+from dsv4bench.workloads.shard import shard
 
 PORT = "29500"  # of the rendezvous where SLURM names none, as in torch's own examples
 
@@ -70,20 +75,26 @@ class Run:
     out: Path | None
     resume: Path | None
     quiet: bool
-    src: SourceTree | None
+    src: SourceTree | None = None
+    shard: str = ""
+    profile: str = ""
 
     def job(self, directory: Path) -> Job:
         """Return what the ranks are told."""
         argv, src = ("dsv4bench", *sys.argv[1:]), self.src.facts() if self.src else None
-        return Job(self.typed, str(directory.resolve()), argv, quiet=self.quiet, src=src)
+        sweep = str(self.resume.resolve()) if self.resume else ""
+        told: dict[str, Any] = {
+            "quiet": self.quiet,
+            "shard": self.shard,
+            "sweep": sweep,
+            "profile": self.profile,
+            "src": src,
+        }
+        return Job(self.typed, str(directory.resolve()), argv, **told)
 
     def directory(self) -> Path:
         """Return the run folder, made where the run is a new one."""
-        if self.resume:
-            if not self.resume.is_dir():
-                raise UsageError(f"--resume {self.resume}: no such directory")
-            return self.resume
-        return new_directory(self.out or run_directory("prefill"))
+        return directory_of("prefill", self.out, self.resume, shard(self.shard) if self.shard else None)
 
     def session(self, directory: Path) -> Session:
         """Return a session that knows the code that the ranks ran, and so the keys of cells; devices are theirs."""
@@ -93,26 +104,43 @@ class Run:
 
     def left(self, directory: Path) -> list[Group]:
         """Return the groups that have no records yet."""
-        session, done = self.session(directory), frozenset(finished_keys(directory))
+        session, done = self.session(directory), frozenset(finished_keys(self.resume or directory))
         return [group for group in self.plan if not sweep.finished(group, session, done)]
+
+    def traces(self, directory: Path) -> list[Path]:
+        """Return the folders in which traces of the largest cells that are left will lie, if asked for."""
+        commit = self.session(directory).commit
+        wanted = jobs_of(self.plan, self.left(directory), self.typed, TOOLS[self.profile]) if self.profile else ()
+        return [trace_folder(directory, cell, cell.key(commit)) for cell, _ in wanted]
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How the ranks ended; only one process has a `directory`, whose records it prints."""
+    """How the ranks ended; only one process has a `directory`, whose records it prints.
+
+    `untraced`: traces were asked for, and of a cell there is none.
+    """
 
     code: int
     directory: Path | None = None
+    untraced: bool = False
 
 
-def run_ranks(run: Run, options: PrefillOptions) -> Ended:
-    """Run the plan on the N ranks of `--dep`, of which this process may be one."""
+def run_ranks(run: Run, options: PrefillOptions, said: Sequence[str] = ()) -> Ended:
+    """Run the plan on the N ranks of `--dep`, of which this process may be one; one of them says what is `said`."""
     (ranks,) = options.ranks
     place = place_of(os.environ)
     if place and place.size != ranks:
         raise UsageError(f"--dep {ranks}: {place.size} processes were started; expected --dep {place.size}")
     _check_devices(ranks, place.local_size if place else ranks, options.device)
-    return _take_part(run, place) if place else _launch(run, ranks)
+    if place and place.rank:
+        return Ended(_take_part(run, place, Path()))
+    directory = run.directory()
+    for line in said:
+        print(line, file=sys.stderr, flush=True)
+    traces = run.traces(directory)
+    code = _take_part(run, place, directory) if place else _launch(run, ranks, directory)
+    return Ended(code, directory, untraced=not all(folder.is_dir() for folder in traces))
 
 
 def _check_devices(ranks: int, here: int, device: str) -> None:
@@ -131,12 +159,11 @@ def _check_devices(ranks: int, here: int, device: str) -> None:
         raise UsageError(f"--dep {ranks}: this torch has no NCCL; expected a CUDA build of torch, or --device cpu")
 
 
-def _take_part(run: Run, place: Place) -> Ended:
-    """Be one rank of a run that somebody else has started; rank 0 keeps the records and prints."""
+def _take_part(run: Run, place: Place, directory: Path) -> int:
+    """Be one rank of a run that somebody else has started; rank 0 keeps the records in `directory`."""
     _complete(os.environ, place)
-    directory = run.directory() if place.rank == 0 else None
-    job = replace(run.job(directory or Path()), host=os.environ["MASTER_ADDR"], local_rank=place.local_rank)
-    return Ended(run_rank(job, screen(place.rank, run.quiet)), directory)
+    job = replace(run.job(directory), host=os.environ["MASTER_ADDR"], local_rank=place.local_rank)
+    return run_rank(job, screen(place.rank, run.quiet), recorder(job.host))
 
 
 def _complete(environment: os._Environ[str], place: Place) -> None:
@@ -149,9 +176,8 @@ def _complete(environment: os._Environ[str], place: Place) -> None:
         raise UsageError(f"--dep {place.size}: MASTER_ADDR is not set; expected the name of the host of rank 0")
 
 
-def _launch(run: Run, ranks: int) -> Ended:
-    """Start the ranks, again after each loss of one while there is something left."""
-    directory = run.directory()
+def _launch(run: Run, ranks: int, directory: Path) -> int:
+    """Start the ranks, again after each loss of one while there is something left; return the exit code."""
     with TemporaryDirectory() as scratch:
         receipt = Path(scratch) / "lost"
         job = replace(run.job(directory), receipt=str(receipt))
@@ -159,11 +185,11 @@ def _launch(run: Run, ranks: int) -> Ended:
             receipt.unlink(missing_ok=True)
             code, reason = _started(job, ranks)
             if code != FAILED:
-                return Ended(code, directory)
+                return code
             if job.lost and len(left) == len(run.left(directory)):
                 raise DsvError(f"--dep {ranks}: {reason}")  # not even the loss before could be kept
-            job = replace(job, lost="" if receipt.exists() else reason)
-    return Ended(OK, directory)
+            job = replace(job, lost="" if receipt.exists() else reason, profile="")
+    return OK
 
 
 def _started(job: Job, ranks: int) -> tuple[int, str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 from dataclasses import replace
 from functools import partial
 
 from dsv4bench.cli import FAILED, USAGE
+from dsv4bench.cli_profile import recorder
 from dsv4bench.cli_progress import progress
 from dsv4bench.errors import DsvError, UsageError
 from dsv4bench.profiling.dep_rank import Screen, parse_job, run_rank
+from dsv4bench.profiling.process import end_with_parent
 
 PARENT_S = 5
 
@@ -30,24 +30,15 @@ def _silent(_line: str) -> None:
     """Say nothing."""
 
 
-def end_with(parent: int, rank: int) -> None:
-    """End this process when `parent` is gone: a launcher that is killed cannot end its ranks.
-
-    Rank 0 looks more often, and the others end with it: one that ended first would look lost.
-    """
-    while os.getppid() == parent:
-        time.sleep(PARENT_S if rank == 0 else 4 * PARENT_S)
-    os._exit(FAILED)
-
-
 def main(text: str) -> int:
     """Do a job as the rank that the environment names."""
     rank = int(os.environ["RANK"])
-    threading.Thread(target=end_with, args=(os.getppid(), rank), daemon=True).start()
+    # rank 0 looks more often, and the others end with it: one that ended first would look lost
+    end_with_parent(PARENT_S if rank == 0 else 4 * PARENT_S, FAILED)
     job = replace(parse_job(text), local_rank=int(os.environ["LOCAL_RANK"]))
     seen = screen(rank, job.quiet)
     try:
-        return run_rank(job, seen)
+        return run_rank(job, seen, recorder(job.host))
     except DsvError as error:
         seen.tell(str(error))
         return USAGE if isinstance(error, UsageError) else FAILED

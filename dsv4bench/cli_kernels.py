@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv4bench.cli import FAILED, INTERRUPTED, NOTHING, OK
-from dsv4bench.cli_shard import share_words, store_of
+from dsv4bench.cli_shard import directory_of, share_words
 from dsv4bench.cli_source import SourceTree
 from dsv4bench.dashboards import tables
 from dsv4bench.errors import UsageError
@@ -56,7 +56,7 @@ def run_kernels(request: Request) -> int:
     session = open_session(first.device, first.samples, first.quick, ("dsv4bench", *sys.argv[1:]), notes, src)
     session = kernel_recording.kernel_session(session, first.quick)
     done = frozenset(finished_keys(request.resume)) if request.resume else frozenset()
-    with store_of("kernels", request.out, request.resume, share) as store:
+    with Store(directory_of("kernels", request.out, request.resume, share)) as store:
         code = _run(plan, session, store, done, request.quiet)
         return code or _show(store, plan, session, request)
 

@@ -12,15 +12,16 @@ from typing import Any
 
 from dsv4bench import cli_dep
 from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK
-from dsv4bench.cli_profile import TOOLS, Profiles, check_profile, profile_largest
+from dsv4bench.cli_profile import Profiles, check_profile, profile_largest
 from dsv4bench.cli_progress import progress
-from dsv4bench.cli_shard import share_words, store_of
+from dsv4bench.cli_shard import directory_of, share_words
 from dsv4bench.cli_source import SourceTree
 from dsv4bench.dashboards import tables
 from dsv4bench.dashboards.plan_table import plan_tables
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling import sweep
+from dsv4bench.profiling.profile_pass import TOOLS
 from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.compare import PLACE, compare, pairs, without
 from dsv4bench.results.counts import incomplete
@@ -75,7 +76,7 @@ def run_prefill(request: Request) -> int:
     refuse_given_memory(options.memory, options.device)
     if options.dep:
         refuse_small_pools(plan, 0)
-        return _run_ranks(request, options, plan)
+        return _run_ranks(request, options, plan, [*filter(None, [note]), *said])
     free = free_bytes(options.device)
     refuse_too_large(plan, free)
     refuse_small_pools(plan, free)
@@ -84,7 +85,7 @@ def run_prefill(request: Request) -> int:
     done = _done(request.resume)
     argv, src = ("dsv4bench", *sys.argv[1:]), request.src.facts() if request.src else None
     session = open_session(options.device, options.samples, options.quick, argv, options.notes, src)
-    with store_of("prefill", request.out, request.resume, share) as store:
+    with Store(directory_of("prefill", request.out, request.resume, share)) as store:
         left = [group for group in plan if not sweep.finished(group, session, done)]
         try:
             profiles = _profile(whole, left, session, store, request)
@@ -95,18 +96,20 @@ def run_prefill(request: Request) -> int:
         return FAILED if profiles.failures else code
 
 
-def _run_ranks(request: Request, options: PrefillOptions, plan: Sequence[Group]) -> int:
-    """Run the plan on several processes; the one that has the records prints them."""
-    for name in ("profile", "shard"):
-        if value := getattr(request, name):
-            raise UsageError(f"--{name} {value}: not with --dep; expected one of both")
-    run = cli_dep.Run(request.typed, plan, request.out, request.resume, request.quiet, request.src)
-    ended = cli_dep.run_ranks(run, options)
+def _run_ranks(request: Request, options: PrefillOptions, plan: Sequence[Group], said: Sequence[str]) -> int:
+    """Run the plan on several processes; the one that has the records prints them, and before that `said`."""
+    ended = cli_dep.run_ranks(run := _rank_run(request, plan), options, () if request.quiet else said)
     if ended.code == INTERRUPTED and ended.directory:
         return tell_interrupted(ended.directory, len(finished_keys(ended.directory)))
     if ended.code != OK or ended.directory is None:
         return ended.code
-    return print_run(ended.directory, plan, run.session(ended.directory), request)
+    code = print_run(ended.directory, plan, run.session(ended.directory), request)
+    return FAILED if ended.untraced else code
+
+
+def _rank_run(request: Request, plan: Sequence[Group]) -> cli_dep.Run:
+    names = ("typed", "out", "resume", "quiet", "src", "shard", "profile")
+    return cli_dep.Run(plan=plan, **{name: getattr(request, name) for name in names})
 
 
 def _done(resume: Path | None) -> frozenset[str]:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,16 +24,19 @@ from dsv4bench.profiling.nsys import (
     profile_command,
 )
 from dsv4bench.profiling.process import run_process
-from dsv4bench.profiling.profile_pass import Job, Tool
+from dsv4bench.profiling.profile_pass import TOOLS, Job, Tool, in_words, jobs_of, trace_name
+from dsv4bench.profiling.rank_traces import Recorder
 from dsv4bench.workloads.cells import Cell, Group
 from dsv4bench.workloads.options import PrefillArguments
 
-TOOLS: Mapping[str, Tool] = {"torch": "torch", "nsys": "nsys"}
 TIMEOUT_S = 600
 CPU_NOTE = "--profile {tool} on a CPU: ranges{more}, no device operation"
 # what a process under nsys is given of the environment, all of which nsys writes into its report
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "CC", "CXX", "VIRTUAL_ENV")
 KEPT_PREFIXES = ("CUDA", "NVIDIA_", "TRITON_", "TORCH", "PYTHON", "OMP_", "DSV4BENCH_", "SGLANG_", "DG_", "FLASH")
+KEPT_OF_A_RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+KEPT_PREFIXES_OF_A_RANK = ("NCCL_", "GLOO_")
+LAUNCHER = "TORCHELASTIC_"  # who has these meets others where torch's launcher says
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,36 +73,38 @@ def profile_largest(
     """Profile the cells of the group of most rows among those that are `left`, one process a cell."""
     files: dict[str, list[str]] = {}
     failures = []
-    largest = max(left, key=lambda group: group[0].load.rows, default=())
-    for place, cell in enumerate(largest):
-        job = Job(typed, plan.index(largest), place, tool)
+    for cell, job in jobs_of(plan, left, typed, tool):
         try:
-            files[key(cell)] = [_profiled(job, folder, _name(cell, key(cell)), cell.device)]
+            files[key(cell)] = [_profiled(job, folder, trace_name(cell, key(cell)), cell.device)]
         except DsvError as error:
-            failures.append(f"no trace of {_what(cell)}: {error}")
+            failures.append(f"no trace of {in_words(cell)}: {error}")
     return Profiles(files, failures)
 
 
-def _name(cell: Cell, key: str) -> str:
-    return f"{_what(cell).replace(' ', '-')}-{key[:8]}"
+def recorder(host: str, environment: Mapping[str, str] = os.environ) -> Recorder:
+    """Return what records a step of the rank that `environment` names; rank 0's processes are on `host`."""
+
+    def record(job: Job, device: str, port: int) -> tuple[str, bytes]:
+        meeting = {"MASTER_ADDR": host, "MASTER_PORT": str(port)}
+        started = {name: text for name, text in environment.items() if not name.startswith(LAUNCHER)}
+        with TemporaryDirectory() as folder:
+            name = _profiled(job, Path(folder), f"rank{environment['RANK']}", device, started | meeting)
+            return name, (Path(folder) / name).read_bytes()
+
+    return record
 
 
-def _what(cell: Cell) -> str:
-    variant = cell.variant
-    return f"{variant.graph_mode if variant.graph else 'eager'} reuse {variant.reuse}"
-
-
-def _profiled(job: Job, folder: Path, name: str, device: str) -> str:
+def _profiled(job: Job, folder: Path, name: str, device: str, environment: Mapping[str, str] = os.environ) -> str:
     """Make one trace and return the name of its file in `folder`; DsvError says why there is none."""
     program = [sys.executable, "-m", "dsv4bench.profiling.profile_pass"]
     if job.tool == "torch":
         made = folder / f"{name}.json.gz"
-        run_process([*program, Job(job.arguments, job.group, job.cell, job.tool, str(made)).text()], None, TIMEOUT_S)
+        run_process([*program, replace(job, file=str(made)).text()], environment, TIMEOUT_S)
         return made.name
     nsys = str(shutil.which("nsys"))
     with TemporaryDirectory() as scratch:  # a report holds environment variables: only what is clean leaves it
         report = Path(scratch) / name
-        run_process(profile_command(nsys, report, [*program, job.text()], device), reduced(os.environ), TIMEOUT_S)
+        run_process(profile_command(nsys, report, [*program, job.text()], device), reduced(environment), TIMEOUT_S)
         made = _export(nsys, report)
         shutil.move(made, folder / made.name)
     return made.name
@@ -118,4 +123,5 @@ def _export(nsys: str, report: Path) -> Path:
 
 def reduced(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what of an environment a process under nsys needs."""
-    return {name: text for name, text in environment.items() if name in KEPT or name.startswith(KEPT_PREFIXES)}
+    names, prefixes = (*KEPT, *KEPT_OF_A_RANK), (*KEPT_PREFIXES, *KEPT_PREFIXES_OF_A_RANK)
+    return {name: text for name, text in environment.items() if name in names or name.startswith(prefixes)}

@@ -7,18 +7,23 @@ import json
 import os
 import sqlite3
 import sys
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from dsv4bench import cli_profile
-from dsv4bench.cli_profile import Profiles, profile_largest, reduced
-from dsv4bench.profiling.profile_pass import parse_job
+from dsv4bench.cli_profile import Profiles, profile_largest, recorder, reduced
+from dsv4bench.cli_trace_run import Reading
+from dsv4bench.profiling.profile_pass import jobs_of, parse_job
+from dsv4bench.profiling.rank_traces import record_ranks
+from dsv4bench.ranges import parse_range
 from dsv4bench.results.store import read_records
 from dsv4bench.workloads.cells import cells
 from dsv4bench.workloads.options import PrefillArguments, prefill_options
 from tests.command_line import command_line, tiny_config
+from tests.profiling.thread_peers import on_ranks
 
 FAKE = f"""#!{sys.executable}
 import json, os, sqlite3, sys, time
@@ -165,6 +170,32 @@ def test_after_a_pass_that_failed_the_cells_are_measured_and_the_exit_code_is_1(
     assert (record.status, record.traces) == ("ok", [])
 
 
+# ranks
+
+
+def test_ranks_record_one_step_together_and_are_reviewed_as_one_run(tmp_path, config):
+    lengths = {"extend": "4", "prefix": "60", "batch": "3"}
+    typed = PrefillArguments(geometry=str(config), graph=True, reuse="on", device="cpu", dep="2", **lengths)
+    plan = cells(prefill_options(typed))
+    folder = tmp_path / "cell"
+
+    def work(peers):
+        ((cell, job),) = jobs_of(plan, plan, typed, "torch", local_rank=peers.rank)
+        started = {"RANK": str(peers.rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(peers.rank)}
+        launcher = {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # would send the process to a store that is not there
+        record = recorder("localhost", {"PATH": os.defpath, **started, **launcher})
+        return record_ranks(peers, cell, job, record, None if peers.rank else folder)
+
+    assert on_ranks(2, work) == [None, None]
+    ranks = Reading(None, "", "off", "push-pop").placed(folder)
+    assert [(placed.trace.rank, len(placed.told)) for placed in ranks] == [(0, 1), (1, 1)]
+    for rank, placed in enumerate(ranks):  # breaks of 8 and of 4 rows: as many on both ranks
+        texts = (placed.trace.strings[text] for text in placed.trace.annotations["text"])
+        found = [rng for text in texts if (rng := parse_range(text)) is not None]  # gloo has ranges too
+        assert {one.rank for one in found} == {rank}
+        assert Counter(one.op for one in found)["sparse_attention"] == 2
+
+
 WRONG = {
     "an unknown tool": ("nsight", "--profile nsight: expected one of torch, nsys"),
     "no nsys here": ("nsys", "--profile nsys: nsys is not installed here: install Nsight Systems"),
@@ -188,5 +219,5 @@ def test_without_the_nvtx_package_nsys_would_see_no_range(run, nsys, monkeypatch
 
 
 def test_ranges_need_what_compilers_and_caches_are_found_by_and_nothing_else():
-    given = {"PATH": "p", "HOME": "h", "CUDA_HOME": "c", "SGLANG_OPT": "1", "AWS_SECRET": "x", "SSH_AUTH_SOCK": "y"}
-    assert reduced(given) == {"PATH": "p", "HOME": "h", "CUDA_HOME": "c", "SGLANG_OPT": "1"}
+    given = {"PATH": "p", "HOME": "h", "CUDA_HOME": "c", "SGLANG_OPT": "1", "RANK": "3", "NCCL_DEBUG": "WARN"}
+    assert reduced({**given, "AWS_SECRET": "x", "SSH_AUTH_SOCK": "y"}) == given

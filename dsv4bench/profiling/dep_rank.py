@@ -25,13 +25,16 @@ from dsv4bench.profiling import sweep
 from dsv4bench.profiling.cell_run import outcome
 from dsv4bench.profiling.lifeline import Lifeline
 from dsv4bench.profiling.peers import Peers, exchange, open_peers
+from dsv4bench.profiling.profile_pass import TOOLS, jobs_of, trace_name
+from dsv4bench.profiling.rank_traces import Recorder, record_ranks
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, finished_keys, resume_store
-from dsv4bench.workloads.cells import Group, cells
+from dsv4bench.workloads.cells import Cell, Group, cells
 from dsv4bench.workloads.memory import free_bytes, refuse_small_pools, refuse_too_large
 from dsv4bench.workloads.options import PrefillArguments, prefill_options
+from dsv4bench.workloads.shard import shard
 
 LINGER_S = 3
 FAILED, USAGE = 1, 2  # as of the command line
@@ -43,8 +46,10 @@ SAME = ("dsv4bench", "commit", "diff", "torch", "triton", "cuda", "python", "dri
 class Job:
     """What every rank is told: the plan, the run folder (which rank 0 alone needs), and where rank 0 is reached.
 
-    `lost` is why the ranks before these ended without a record of the first unfinished group; a file `receipt` says
-    that such a record was written. `src` as in a session.
+    `shard` is the share of the plan that is run ("": all), of a sweep whose records all lie in `sweep` ("": in the run
+    folder). `profile` is the tool that records a step of the largest cells ("": none). `lost` is why the ranks before
+    these ended without a record of the first unfinished group; a file `receipt` says that such a record was written.
+    `src` as in a session.
     """
 
     arguments: PrefillArguments
@@ -53,6 +58,9 @@ class Job:
     host: str = "localhost"
     local_rank: int = 0
     quiet: bool = False
+    shard: str = ""
+    sweep: str = ""
+    profile: str = ""
     lost: str = ""
     receipt: str = ""
     src: dict[str, Any] | None = None
@@ -90,9 +98,9 @@ class Keeper:
     def keep(self, records: Sequence[Record]) -> None:
         """Keep the records of the next group."""
         with self._lock:
-            for record in records:
-                self._store.append(record)
-            self._left.pop(0)
+            for cell, record in zip(self._left.pop(0), records, strict=True):
+                folder = trace_folder(self._store.directory, cell, record.key)
+                self._store.append(replace(record, traces=[folder.name] if folder.is_dir() else []))
 
     def lose(self, reason: str) -> None:
         """Keep the next group's cells as failed, where there is one."""
@@ -102,16 +110,27 @@ class Keeper:
             Path(self._receipt).touch()
 
 
-def run_rank(job: Job, screen: Screen) -> int:
-    """Take part in a run and return the exit code: 0 when it is over, 2 where these ranks cannot run together."""
+def trace_folder(directory: Path, cell: Cell, key: str) -> Path:
+    """Return where the traces of a cell lie in a run folder, a file a rank, where they were recorded."""
+    return directory / trace_name(cell, key)
+
+
+def run_rank(job: Job, screen: Screen, record: Recorder) -> int:
+    """Take part in a run and return the exit code: 0 when it is over, 2 where these ranks cannot run together.
+
+    `record` records a step of a cell on this rank, where the job asks for it.
+    """
     options = prefill_options(job.arguments)
     if options.device == "cuda":
         torch.cuda.set_device(job.local_rank)
     peers = open_peers(options.device)
     session = open_session(options.device, options.samples, options.quick, job.argv, options.notes, job.src)
     session = replace(session, peers=peers, free_bytes=min(exchange(peers, "free memory", session.free_bytes)))
-    plan = cells(options)
-    refusal = refused(peers, session, job.arguments, plan)
+    whole = cells(options)
+    plan = shard(job.shard).of(whole) if job.shard else whole
+    own = _Rank(job, whole, session, peers, screen, record)
+    beside = {"--shard": job.shard, "--profile": job.profile}
+    refusal = refused(peers, session, job.arguments, plan, beside)
     if refusal:
         screen.tell(refusal)
         exchange(peers, "told")  # or else a launcher could end rank 0 before it has spoken
@@ -119,12 +138,12 @@ def run_rank(job: Job, screen: Screen) -> int:
         return USAGE
     if peers.rank == 0:
         with resume_store(Path(job.directory)) as store:
-            left = _left(plan, session, frozenset(finished_keys(Path(job.directory))))
+            left = _left(plan, session, frozenset(finished_keys(Path(job.sweep or job.directory))))
             if job.lost and left:
                 Keeper(left, session, store, "").lose(job.lost)
-            _run(job, left[bool(job.lost) :], session, peers, screen, store)
+            own.run(left[bool(job.lost) :], store)
     else:
-        _run(job, plan, session, peers, screen, None)
+        own.run(plan, None)
     dist.destroy_process_group()
     return 0
 
@@ -148,9 +167,14 @@ def _left(plan: Sequence[Group], session: Session, done: frozenset[str]) -> list
     return [group for group in plan if not sweep.finished(group, session, done)]
 
 
-def refused(peers: Peers, session: Session, typed: PrefillArguments, plan: Sequence[Group]) -> str | None:
-    """Return why these ranks cannot run together, or None: other versions or arguments, or too little memory."""
-    facts = {name: session.environment.get(name) for name in SAME} | {"arguments": asdict(typed)}
+def refused(
+    peers: Peers, session: Session, typed: PrefillArguments, plan: Sequence[Group], said: dict[str, str]
+) -> str | None:
+    """Return why these ranks cannot run together, or None: other versions or arguments, or too little memory.
+
+    `said` are the options beside `typed`.
+    """
+    facts = {name: session.environment.get(name) for name in SAME} | said | {"arguments": asdict(typed)}
     every = exchange(peers, "start", facts)
     for rank, other in enumerate(every):
         for name, value in every[0].items():
@@ -173,29 +197,52 @@ def _difference(name: str, there: Any, here: Any) -> str:
     return f"{name} {there}, rank 0 has {here}"
 
 
-def _run(job: Job, plan: Sequence[Group], session: Session, peers: Peers, screen: Screen, store: Store | None) -> None:
-    """Run what is left of a plan, which rank 0 knows, and let it keep the records."""
-    places = [group[0].group for group in plan]
-    wanted = exchange(peers, "what is left", places)[0]
-    left = [group for group in plan if group[0].group in wanted]
-    keeper = Keeper(left, session, store, job.receipt) if store else None
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """A rank that may run: what it was told and with whom; `whole` is the plan of which a share is run."""
 
-    def on_loss(rank: int, reason: str) -> None:
-        if keeper:
-            keeper.lose(f"rank {rank}: {reason}")
-        screen.tell(f"rank {rank}: {reason}")
+    job: Job
+    whole: Sequence[Group]
+    session: Session
+    peers: Peers
+    screen: Screen
+    record: Recorder
 
-    lifeline = Lifeline(peers, job.host, on_loss)
-    _let_rank_0_decide(peers.rank)
-    try:
-        with screen.progress(len(left)) as report:
-            for records in sweep.run(left, session, progress=report):
-                if keeper:
-                    keeper.keep(records)
-    except Exception as error:
-        reason = outcome(error)[1]
-        if keeper:
-            on_loss(0, reason)
-        lifeline.fail(reason)
-        raise
-    lifeline.close()
+    def run(self, plan: Sequence[Group], store: Store | None) -> None:
+        """Run what is left of a plan, which rank 0 knows, and let it keep the records."""
+        places = [group[0].group for group in plan]
+        wanted = exchange(self.peers, "what is left", places)[0]
+        left = [group for group in plan if group[0].group in wanted]
+        keeper = Keeper(left, self.session, store, self.job.receipt) if store else None
+
+        def on_loss(rank: int, reason: str) -> None:
+            if keeper:
+                keeper.lose(f"rank {rank}: {reason}")
+            self.screen.tell(f"rank {rank}: {reason}")
+
+        lifeline = Lifeline(self.peers, self.job.host, on_loss)
+        _let_rank_0_decide(self.peers.rank)
+        try:
+            self._trace(left, store)
+            with self.screen.progress(len(left)) as report:
+                for records in sweep.run(left, self.session, progress=report):
+                    if keeper:
+                        keeper.keep(records)
+        except Exception as error:
+            reason = outcome(error)[1]
+            if keeper:
+                on_loss(0, reason)
+            lifeline.fail(reason)
+            raise
+        lifeline.close()
+
+    def _trace(self, left: Sequence[Group], store: Store | None) -> None:
+        """Record a step of each largest cell that is left on every rank, if asked for; rank 0 says what came of it."""
+        job = self.job
+        if not job.profile:
+            return
+        for cell, task in jobs_of(self.whole, left, job.arguments, TOOLS[job.profile], job.local_rank):
+            folder = trace_folder(store.directory, cell, cell.key(self.session.commit)) if store else None
+            failure = record_ranks(self.peers, cell, task, self.record, folder)
+            if failure or not job.quiet:
+                self.screen.tell(failure or f"traces of {self.peers.size} ranks: {folder}")

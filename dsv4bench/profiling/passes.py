@@ -26,9 +26,14 @@ from dsv4bench.workloads.weights import Model
 Progress = Callable[[str], None]
 
 
+def group_run(group: Group, model: Model, session: Session) -> GroupRun:
+    """Return the passes of a group: of all its ranks one after another, or of this one where each is a process."""
+    return RankRun(group, model, session, session.peers) if session.peers else GroupRun(group, model, session)
+
+
 def run_group(group: Group, model: Model, session: Session, progress: Progress = lambda _: None) -> list[Record]:
     """Run all passes of a group, telling `progress` each one's name, and return one record per cell."""
-    run = RankRun(group, model, session, session.peers) if session.peers else GroupRun(group, model, session)
+    run = group_run(group, model, session)
     passes: tuple[tuple[str, Callable[[], None]], ...] = (
         ("allocate", run.allocate),
         *((("memory", partial(measure_slack, run)),) if group[0].memory else ()),

@@ -13,6 +13,7 @@ from dsv4bench.errors import CellError, UsageError
 from dsv4bench.workloads.moe import Ranks
 
 TIMEOUT = timedelta(minutes=30)  # of an exchange: the slowest rank may be compiling all its kernels
+LOST = "a collective failed"  # how a process ends that cannot say which rank is gone
 GRACE_S = 10  # for the lifeline to say which rank is gone, and to end this process
 
 
@@ -71,7 +72,7 @@ class ProcessGroup:
             dist.all_gather_object(found, value)
         except RuntimeError as error:
             time.sleep(GRACE_S)
-            raise SystemExit(f"a collective failed: {error}") from error
+            raise SystemExit(f"{LOST}: {error}") from error
         return found
 
     def barrier(self) -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 
 from dsv4bench.errors import DsvError
@@ -40,6 +41,18 @@ def run_process(command: Sequence[str], environment: Mapping[str, str] | None, t
             raise
     if process.returncode:
         raise DsvError(said_last(said) or f"exit code {process.returncode}")
+
+
+def end_with_parent(look_s: float, exit_code: int) -> None:
+    """End this process soon after the one that started it is gone: one that is killed cannot end what it started."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(look_s)
+        os._exit(exit_code)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class _HeldInterrupt:

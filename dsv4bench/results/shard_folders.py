@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from dsv4bench.errors import UsageError
-from dsv4bench.results.store import Store, open_store, record_files, resume_store
+from dsv4bench.results.store import new_directory, record_files
 
 NAME = re.compile(r"shard-[0-9]+-of-([0-9]+)")
 
@@ -21,8 +21,8 @@ def shard_folder(directory: Path, number: int, count: int) -> Path:
     return directory if directory.resolve().name == name else directory / name
 
 
-def open_shard(out: Path, number: int, count: int) -> Store:
-    """Make the folder of a shard and this process's file in it, beside other shards of the same `count`.
+def new_shard(out: Path, number: int, count: int) -> Path:
+    """Make the folder of a shard and return it, beside other shards of the same `count`.
 
     UsageError if it holds something, if the sweep `out` has records of anything but such shards, or if it cannot be
     written.
@@ -35,19 +35,24 @@ def open_shard(out: Path, number: int, count: int) -> Store:
                 f"--out {out}: {strangers[0].relative_to(out)} is of no shard of {count} (go on with --resume {out}, or"
                 " name a new one)"
             )
-    return open_store(folder)
+    return new_directory(folder)
 
 
-def resume_shard(directory: Path, number: int, count: int) -> Store:
-    """Open the folder of a shard in a sweep that has begun, made if it is not there, with a new file in it."""
+def begun_directory(directory: Path) -> Path:
+    """Return the folder of a run that has begun; UsageError where it is missing."""
     if not directory.is_dir():
         raise UsageError(f"--resume {directory}: no such directory")
-    folder = shard_folder(directory, number, count)
+    return directory
+
+
+def begun_shard(directory: Path, number: int, count: int) -> Path:
+    """Return the folder of a shard in a sweep that has begun, made if it is not there."""
+    folder = shard_folder(begun_directory(directory), number, count)
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise UsageError(f"--resume {folder}: cannot make this directory: {error.strerror}") from None
-    return resume_store(folder)
+    return begun_directory(folder)
 
 
 def _of_count(file: Path, count: int) -> bool:

@@ -3,7 +3,7 @@
 import pytest
 
 from dsv4bench.profiling import dep_rank
-from dsv4bench.profiling.dep_rank import Job, Keeper, parse_job, refused
+from dsv4bench.profiling.dep_rank import Job, Keeper, parse_job, refused, trace_folder
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.results.store import open_store, read_records
 from dsv4bench.units import GIB
@@ -20,14 +20,14 @@ def test_a_job_survives_its_text():
 HERE = {"dsv4bench": "1", "commit": "c", "diff": None, "torch": "2.11"}
 
 
-def together(changes, typed=None, free=(GIB, GIB), monkeypatch=None):
+def together(changes, typed=None, free=(GIB, GIB), monkeypatch=None, said=({}, {})):
     """Return what two ranks say to each other; rank 1's environment has `changes`."""
     plan = groups(dep="2", batch="2")
 
     def work(peers):
         own = HERE | (changes if peers.rank else {})
         arguments = PrefillArguments(**(typed or {} if peers.rank else {}))
-        return refused(peers, session(environment=own), arguments, plan)
+        return refused(peers, session(environment=own), arguments, plan, said[peers.rank])
 
     monkeypatch.setattr(dep_rank, "free_bytes", lambda device: free[0])
     first, second = on_ranks(2, work)
@@ -50,6 +50,12 @@ def test_only_ranks_that_are_alike_run_together(changes, typed, said, monkeypatc
     assert together(changes, typed, monkeypatch=monkeypatch) == said
 
 
+@pytest.mark.parametrize("option", ["--shard", "--profile"])
+def test_ranks_take_part_in_the_same_thing(option, monkeypatch):
+    sides = ({option: "1/2"}, {option: "2/2"})
+    assert together({}, monkeypatch=monkeypatch, said=sides) == f"--dep 2: rank 1 has {option} 2/2, rank 0 has 1/2"
+
+
 def test_ranks_without_room_say_so_before_they_begin(monkeypatch):
     said = together({}, free=(1000,), monkeypatch=monkeypatch)
     assert said.startswith("--batch 2 --prefix 60 (8 new tokens each): about ")
@@ -65,7 +71,10 @@ def test_finished_groups_are_kept_and_a_lost_rank_takes_the_next_one_with_it(pla
     opened, receipt = session(), tmp_path / "receipt"
     with open_store(tmp_path / "run") as store:
         keeper = Keeper(plan, opened, store, str(receipt))
-        keeper.keep([unmeasured(cell, opened, "skipped", "pretended") for cell in plan[0]])
+        first = [unmeasured(cell, opened, "skipped", "pretended") for cell in plan[0]]
+        traces = trace_folder(tmp_path / "run", plan[0][1], first[1].key)
+        traces.mkdir()
+        keeper.keep(first)
         assert not receipt.exists()
         keeper.lose("rank 1: gone")
         keeper.lose("rank 1: nothing is left to lose")
@@ -76,3 +85,4 @@ def test_finished_groups_are_kept_and_a_lost_rank_takes_the_next_one_with_it(pla
         *[(2, "failed", "rank 1: gone")] * 2,
     ]
     assert {(one.ranks, one.variant["dep"], one.label) for one in records} == {(2, 2, "measured")}
+    assert [one.traces for one in records] == [[], [traces.name], [], []]

@@ -77,7 +77,7 @@ class Heard:
         monkeypatch.setattr(profile_pass, "capture_alone", self.capture)
         monkeypatch.setattr(profile_pass, "timing_mark", lambda: (self, "nvtx"))
         monkeypatch.setattr(profile_pass, "TorchNvtx", lambda: Torchs(self))
-        self.ops = SimpleNamespace(mark=None)
+        self.ops = SimpleNamespace(mark=None, rank=0)
         self.step = SimpleNamespace(ops=self.ops, inputs=SimpleNamespace(positions=SimpleNamespace(device=CUDA)))
 
     def add(self, event):

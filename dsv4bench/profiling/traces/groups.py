@@ -89,20 +89,25 @@ def _value(placed: Placed, key: str, value: int) -> Value:
 
 
 def merged(tables: Sequence[Sequence[GroupRow]]) -> list[GroupRow]:
-    """Return the groups of several traces as one table: counts add up, counts per step span those of all."""
+    """Return the groups of several traces as one table: counts add up, counts per step span those of all.
+
+    A group that a trace with other groups lacks has 0 operations in its steps.
+    """
     if len(tables) == 1:
         return list(tables[0])
     found: dict[tuple[Value, ...], list[GroupRow]] = {}
     for row in (row for rows in tables for row in rows):
         found.setdefault(tuple(row.keys.values()), []).append(row)
     total = max(sum(row.time_ns for rows in tables for row in rows), 1)
-    joined = [_joined(rows, total) for rows in found.values()]
+    stepped = sum(any(row.per_step for row in rows) for rows in tables)
+    joined = [_joined(rows, total, stepped) for rows in found.values()]
     return sorted(joined, key=lambda row: -row.time_ns)
 
 
-def _joined(rows: Sequence[GroupRow], total_ns: int) -> GroupRow:
+def _joined(rows: Sequence[GroupRow], total_ns: int, stepped: int) -> GroupRow:
     names = ("kernels", "copies", "sets", "time_ns", "bytes", "in_graphs")
     sums = {name: sum(getattr(row, name) for row in rows) for name in names}
     steps = [row.per_step for row in rows if row.per_step is not None]
+    steps += [(0, 0)] * (stepped - len(steps) if steps else 0)
     per_step = (min(low for low, _ in steps), max(high for _, high in steps)) if steps else None
     return GroupRow(keys=rows[0].keys, **sums, share=sums["time_ns"] / total_ns, per_step=per_step)

@@ -188,8 +188,15 @@ def test_ranks_have_a_straggler_in_each_step():
     assert {row.keys["kernel"]: (row.kernels, row.per_step) for row in found.by["kernel"]} == {
         "kernel0": (8, (1, 1)),
         "kernel1": (8, (1, 1)),
-        "kernel2": (4, (1, 1)),
+        "kernel2": (4, (0, 1)),  # rank 0 does not launch it
     }
+
+
+def test_a_rank_that_launches_nothing_is_no_zero_of_the_others():
+    """It sat the step out, as a rank without requests does."""
+    ranks = [placed(steps_of(2, kernels=count), rank=rank, source=f"rank{rank}") for rank, count in ((0, 1), (1, 0))]
+    (row,) = review(ranks, ["kernel"]).by["kernel"]
+    assert (row.kernels, row.per_step) == (2, (1, 1))
 
 
 def test_what_one_rank_did_not_record_is_not_known_of_all():
