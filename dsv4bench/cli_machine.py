@@ -46,13 +46,13 @@ def optional_parts(device: str) -> list[dict[str, Any]]:
 
 
 def _why_not(package: str, module: str, where: str, device: str) -> str | None:
+    if where == "cuda" and device != "cuda":
+        return "needs a CUDA device"  # and no package, which could do nothing here
     try:
         found = importlib.util.find_spec(module)
     except ModuleNotFoundError:  # not even the package that would hold it
         found = None
-    if found is None:
-        return f"the package {package!r} is not installed"
-    return "needs a CUDA device" if where == "cuda" and device != "cuda" else None
+    return f"the package {package!r} is not installed" if found is None else None
 
 
 def _providers(name: str, device: str) -> list[dict[str, Any]]:

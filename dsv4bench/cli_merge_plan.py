@@ -27,7 +27,6 @@ from dsv4bench.workloads.shard import dealt
 
 if TYPE_CHECKING:
     from dsv4bench.workloads.cells import Cell
-    from dsv4bench.workloads.variant import Variant
 
 # what parsing raises: click's UsageError, which newer versions of typer have inside themselves
 NOT_TYPED_SO: type[Exception] = typer.BadParameter.__mro__[1]
@@ -112,7 +111,7 @@ def _of_prefill(params: Values, device: str, own: Sequence[Record]) -> list[Plan
             what,
             {
                 _text(cell.variant.switches()): name
-                for cell, name in zip(group, _told_apart([_mode(cell.variant) for cell in group]), strict=True)
+                for cell, name in zip(group, _told_apart([_mode(cell) for cell in group]), strict=True)
             },
         )
         for group, what in zip(plan, whats, strict=True)
@@ -154,11 +153,10 @@ def _axes(cell: Cell) -> dict[str, Any]:
     return {**lengths, **switches, "geometry": cell.geometry.name, "ranks": cell.ranks, "chunk": cell.chunk}
 
 
-def _mode(variant: Variant) -> dict[str, Any]:
+def _mode(cell: Cell) -> dict[str, Any]:
     """Return the values that tell a cell from others of its group."""
-    switches = variant.switches()
-    mode = variant.graph_mode if variant.graph else "eager"
-    return {"mode": mode, **{name: switches[name] for name in ("breaks", "break-outputs", "compressor", "reuse")}}
+    switches = cell.variant.switches()
+    return {"mode": cell.mode, **{name: switches[name] for name in ("breaks", "break-outputs", "compressor", "reuse")}}
 
 
 def _told_apart(rows: Sequence[Values]) -> list[str]:

@@ -272,7 +272,11 @@ PARTS = ("graph capture", "clocks and power", "NVTX ranges", "Triton kernels")
 @pytest.mark.parametrize(
     ("device", "missing", "reasons"),
     [
-        ("cpu", (), ["needs a CUDA device", "needs a CUDA device", None, "needs a CUDA device"]),
+        (
+            "cpu",
+            ("cuda.bindings.runtime", "pynvml"),
+            ["needs a CUDA device", "needs a CUDA device", None, "needs a CUDA device"],
+        ),
         (
             "cuda",
             ("cuda.bindings.runtime", "pynvml", "nvtx", "triton"),

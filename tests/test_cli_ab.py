@@ -21,14 +21,7 @@ from tests.command_line import HERE, command_line, tiny_config
 
 LENGTHS = ("--extend", "4", "--prefix", "60")
 REUSE = ("--a", "reuse=off", "--b", "reuse=on")
-SLOW = """
-import time
-from dsv4bench.kernels.rms_norm import reference
-
-def slow(x, weight, eps, out):
-    time.sleep(0.01)
-    reference(x=x, weight=weight, eps=eps, out=out)
-"""
+SLOW = Path(__file__).parents[1] / "examples" / "04_a_slow_kernel.py"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +52,11 @@ def pretended(monkeypatch):
         return [measured(cell, session) for cell in group]
 
     monkeypatch.setattr(sweep, "run_group", run_group)
-    monkeypatch.setattr(sweep, "make_model", lambda geometry, _, seed: SimpleNamespace(geometry=geometry, seed=seed))
+
+    def make_model(geometry, _, seed):
+        return SimpleNamespace(geometry=geometry, seed=seed, reserved=None)
+
+    monkeypatch.setattr(sweep, "make_model", make_model)
     return ran
 
 
@@ -217,8 +214,7 @@ def test_a_side_whose_process_dies_is_a_reason_and_the_exit_code_is_1(run, monke
 def test_a_planted_slowdown_gates_red(run, processes, monkeypatch, tmp_path):
     for each in ("verify", "count"):  # what is timed is real
         monkeypatch.setattr(GroupRun, each, lambda group, again=False: None)
-    (tmp_path / "slow.py").write_text(SLOW)
-    slow = ("--a", "provider=torch", "--b", "provider=rms_norm=slow.py:slow", "--reuse", "on", "--gate")
+    slow = ("--a", "provider=auto", "--b", f"provider=rms_norm={SLOW}:slow", "--reuse", "on", "--gate")
     found = run(*slow, "--samples", "1")
     assert found.code == 1
     assert "SLOWER" in found.out

@@ -97,7 +97,7 @@ def test_a_torn_line_and_its_cell_are_both_told(run):
     assert (seen["warnings"] != [], seen["sessions"][0]["records"], seen["copies"]) == (True, 31, 0)
     (plan,) = seen["plans"]
     assert plan["missing"] == [
-        {"what": "batch 8, kv v41", "cells": ["mode breakable, reuse on"], "planned": 4, "shard": None}
+        {"what": "batch 8, kv v41", "cells": ["mode tape, reuse on"], "planned": 4, "shard": None}
     ]
 
 

@@ -110,7 +110,7 @@ def test_a_dry_run_prints_a_modelled_plan_and_runs_nothing(run, tmp_path, monkey
     assert head.endswith("(modelled)")
     assert columns.split()[:5] == ["batch", "rows", "fwd", "mode", "reuse"]
     assert [row.split()[:5] for row in rows[:4]] == [
-        ["1", "4", "1", mode, reuse] for mode in ("eager", "breakable") for reuse in ("off", "on")
+        ["1", "4", "1", mode, reuse] for mode in ("eager", "tape") for reuse in ("off", "on")
     ]
     words = " ".join(found.out.split())
     assert (
@@ -126,7 +126,7 @@ def test_a_dry_run_says_what_the_graph_refuses(run):
     found = run("--dry-run", "--format", "md", lengths=("--extend", "1", "--prefix", "60,17000"))
     assert "the graph refuses: bucket 4 is over 2 times the 1 tokens" in found.out
     assert found.out.startswith("**plan: 8 cells of the attention stack")
-    assert found.out.count("| breakable | off | refused |  |") == 2
+    assert found.out.count("| tape | off | refused |  |") == 2
 
 
 def test_the_time_of_a_plan_leaves_out_what_the_graph_refuses(run):

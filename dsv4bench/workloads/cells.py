@@ -138,6 +138,14 @@ class Cell:
         return _hash(self._content() | {"commit": commit})
 
     @property
+    def mode(self) -> str:
+        """How the step is launched, in the words of its record: "eager", "graph", "full graph", "tape", "full tape"."""
+        if not self.variant.graph:
+            return "eager"
+        graph = "graph" if self.device == "cuda" else "tape"
+        return f"full {graph}" if self.variant.graph_mode == "full" else graph
+
+    @property
     def own_files(self) -> dict[str, str]:
         """The hash of each file of the user's that holds a provider, by the name of its kernel."""
         return own_files(parse(self.variant.provider, self.device).of_one)

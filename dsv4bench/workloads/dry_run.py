@@ -80,7 +80,7 @@ def as_plain(row: Planned) -> dict[str, Any]:
         "padded_rows": row.padded_rows,
         "chunk": cell.chunk,
         "ranks": cell.ranks,
-        "mode": variant.graph_mode if variant.graph else "eager",
+        "mode": cell.mode,
         "breaks": variant.switches()["breaks"],
         "break_outputs": variant.switches()["break-outputs"],
         "reuse": variant.reuse,

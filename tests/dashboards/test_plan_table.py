@@ -44,7 +44,7 @@ EAGER = {
 REFUSED = {
     **EAGER,
     "status": "refused",
-    "mode": "breakable",
+    "mode": "graph",
     "step_ns": None,
     "cell_ns": None,
     "refusals": ["too long"],
@@ -65,10 +65,10 @@ def test_a_plan_is_read_in_80_columns():
     cells, savings = plan_tables([EAGER, REFUSED, SMALL], ["a note"])
     assert plain(cells) == (
         "plan: 3 cells of the attention stack, about 19 s of running (modelled)\n"
-        "batch  rows  fwd  extend  mode       reuse     step   cell     memory\n"
-        "   64  8192    1     128  eager      off     251 ms  9.4 s  21.00 GiB\n"
-        "   64  8192    1     128  breakable  off    refused         21.00 GiB\n"
-        "    1  1024    1    1024  eager      off     251 ms  9.4 s  21.00 GiB\n"
+        "batch  rows  fwd  extend  mode   reuse     step   cell     memory\n"
+        "   64  8192    1     128  eager  off     251 ms  9.4 s  21.00 GiB\n"
+        "   64  8192    1     128  graph  off    refused         21.00 GiB\n"
+        "    1  1024    1    1024  eager  off     251 ms  9.4 s  21.00 GiB\n"
         "geometry v41-flash, prefix 65536, chunk 8192, ranks 1, kv v41+fp4, compressor\n"
         "  fused, provider triton\n"
         "attention stack only: about 41% to 43% of the FLOPs of v41-flash's layers\n"
@@ -112,7 +112,7 @@ def test_an_axis_is_a_column_where_it_varies_and_a_note_where_it_does_not(name):
     assert f"{name} {EAGER[name]}" in alone.notes[0]
 
 
-GRAPH = {**EAGER, "mode": "breakable", "breaks": "sm100", "break_outputs": "copy", "rows": 200, "padded_rows": 224,
+GRAPH = {**EAGER, "mode": "graph", "breaks": "sm100", "break_outputs": "copy", "rows": 200, "padded_rows": 224,
          "buckets": [112, 112], "forwards": 2}  # fmt: skip
 
 

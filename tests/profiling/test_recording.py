@@ -346,3 +346,15 @@ def test_a_record_of_a_gpu_says_so():
     run.session = replace(run.session, device=torch.device("cuda"))
     run.runs[0].end("failed", "boom")
     assert records(run)[0].engine == "gpu"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"graph": False}, {"graph": True}, {"graph": True, "graph_mode": "full"}],
+    ids=["eager", "breakable", "full"],
+)
+def test_a_plan_calls_a_cell_what_its_record_calls_it(device, changes):
+    (one, *_) = group(graph=False, reuse="on")
+    cell = replace(one, device=device, variant=replace(one.variant, **changes))
+    assert cell.mode == unmeasured(cell, session(device=torch.device(device)), "refused", "not here").mode
