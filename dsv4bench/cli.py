@@ -93,6 +93,7 @@ def prefill(
     replay: options.Replay = ["off"],
     path: options.AttentionPath = ["sparse"],
     moe: options.Moe = ["off"],
+    mhc: options.Mhc = False,
     geometry: options.Geometry = None,
     dep_simulated: options.DepSimulated = ["1"],
     dep: options.Dep = "",

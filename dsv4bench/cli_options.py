@@ -111,6 +111,10 @@ Moe = Annotated[
         help="What stands in for the MoE behind each layer: nothing, the exchange between ranks, or experts too.",
     ),
 ]
+Mhc = Annotated[
+    bool,
+    typer.Option("--mhc", help="Also mix the four residual streams before and behind each attention."),
+]
 Geometry = Annotated[
     list[str] | None,
     typer.Option(

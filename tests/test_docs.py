@@ -126,7 +126,7 @@ def test_the_dequant_table_is_the_geometry():
 
 def operations_of_the_step() -> set[str]:
     """Return the operations that the files of the step name: the word after the layer, or the first of a product."""
-    names = ("step.py", "attention_core.py", "packed_core.py", "sources.py")
+    names = ("step.py", "attention_core.py", "packed_core.py", "sources.py", "projections.py", "mhc.py")
     files = [ROOT / "dsv4bench" / "workloads" / name for name in names]
     text = "".join(path.read_text(encoding="utf-8") for path in files)
     return set(re.findall(r'\(\s*kind,\s*"(\w+)"', text)) | set(re.findall(r'\("(\w+)", \w+, weights', text))

@@ -13,6 +13,7 @@ from dsv4bench.results.record import Record
 Thing = TypeVar("Thing")
 # named by the table's own columns or, the last one, as the number of ranks
 SHOWN_SWITCHES = ("reuse", "graph", "graph-mode", "breaks", "break-outputs", "dep-simulated")
+STAND_INS = ("moe", "mhc")  # that they are off is said by what of a layer the step is
 
 
 def heading(what: str, record: Record) -> str:
@@ -87,7 +88,8 @@ def rank_rows(record: Record) -> list[int] | None:
 def settings(record: Record, *without: str) -> str:
     """Return what holds for a whole table, e.g. "kv v41+fp4, compressor fused, provider triton, prefix 8192"."""
     hidden = {*SHOWN_SWITCHES, *without}
-    words = [f"{name} {value}" for name, value in record.variant.items() if value is not None and name not in hidden]
+    said = {name: value for name, value in record.variant.items() if name not in hidden and value is not None}
+    words = [f"{name} {value}" for name, value in said.items() if (name in STAND_INS, value) != (True, "off")]
     prefix, source = record.batch.get("prefix"), record.batch.get("source")
     words += [] if prefix is None else [f"prefix {prefix}"]
     words += [] if source in (None, "uniform") else [f"requests from {source}"]

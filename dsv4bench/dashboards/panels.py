@@ -25,7 +25,7 @@ MACHINE = ("label", "machine", "commit", "diff", "src")
 # what the points of one figure have in common
 SECTION = (
     *MACHINE,
-    *("geometry", "kv", "provider", "replay", "path", "moe"),
+    *("geometry", "kv", "provider", "replay", "path", "moe", "mhc"),
     *("prefix", "source", "ranks", "fault", "chunk", "seed"),
 )
 COMMIT_CHARACTERS = 12

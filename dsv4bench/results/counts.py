@@ -27,6 +27,7 @@ OPERATIONS = (
     *("compress_proj", "index_q_proj", "index_weights_proj", "compress_c1", *COMPRESSOR),
     *("index_query", "index_logits", "index_topk", "index_candidates"),
     *("combine", COMPRESSED, SWA, "sparse_attention", "window_slots", "compressed_slots", "paged_attention"),
+    *("mhc_enter", "mhc_pre", "mhc_stats", "mhc_mix", "mhc_post"),
     *("enter_tail", "inverse_rope", "o_proj_a", "o_proj_b", "break_copy", "other"),
 )
 OPERATIONS_CLASS = "operations"

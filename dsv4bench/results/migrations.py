@@ -14,7 +14,7 @@ Plain = dict[str, Any]
 # in the order in which a record has them; what follows is how the step is run
 SWITCHES = (
     *("kv", "reuse", "compressor", "graph", "graph-mode", "provider", "fault", "replay", "path"),
-    *("breaks", "break-outputs", "moe"),
+    *("breaks", "break-outputs", "moe", "mhc"),
 )
 
 
@@ -22,15 +22,15 @@ def unsaid_switches(found: Plain) -> Plain:
     """Return a record with the switches that came to `variant` later, each with what ran before there was a choice.
 
     Until `replay` and `path` came, no step replayed its late layers and every core gathered; until `breaks` came, a
-    breakable graph was cut as on SM100 and its breaks wrote their results in place; until `moe` came, nothing stood in
-    for the MoE. Kernels alone have none of these.
+    breakable graph was cut as on SM100 and its breaks wrote their results in place; until `moe` and `mhc`
+    came, nothing stood in for MoE and residual streams. Kernels alone have none of these.
     """
     variant = found.get("variant")
-    if not isinstance(variant, dict) or "graph" not in variant or "moe" in variant:
+    if not isinstance(variant, dict) or "graph" not in variant or "mhc" in variant:
         return found
     breakable = variant["graph"] and variant.get("graph-mode") != "full"
     breaks = {"breaks": "sm100", "break-outputs": "static"} if breakable else dict.fromkeys(("breaks", "break-outputs"))
-    said = {"replay": "off", "path": "sparse", **breaks, "moe": "off", **variant}
+    said = {"replay": "off", "path": "sparse", **breaks, "moe": "off", "mhc": "off", **variant}
     return {**found, "variant": {name: said[name] for name in SWITCHES if name in said} | said}
 
 

@@ -14,6 +14,7 @@ import torch
 
 from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM
 from dsv4bench.workloads.geometry import Geometry, LayerKind
+from dsv4bench.workloads.mhc import MHC_COLLAPSE, MHC_POST, MHC_PRE
 from dsv4bench.workloads.variant import Variant
 
 if TYPE_CHECKING:
@@ -52,14 +53,18 @@ def form_of(variant: Variant) -> Form:
     return Form(variant.breaks, variant.break_outputs == "copy") if variant.breakable else EAGER
 
 
-def layer_parts(kind: LayerKind, form: Form) -> Iterator[tuple[str, Where]]:
+def layer_parts(kind: LayerKind, form: Form, variant: Variant) -> Iterator[tuple[str, Where]]:
     """Yield the parts of a layer in order, and whether a graph may capture each."""
     if kind.layer == 0:
         yield INPUT, "segment"
+    if variant.mhc == "on":
+        yield MHC_PRE if kind.layer else MHC_COLLAPSE, "segment"  # INPUT makes the first mixes
     yield PROJECT, "segment"
     yield from source_parts(kind, form)
     yield ATTENTION, "break"
     yield OUTPUT, "segment"
+    if variant.mhc == "on":
+        yield MHC_POST, "segment"
 
 
 def source_parts(kind: LayerKind, form: Form) -> Iterator[tuple[str, Where]]:

@@ -6,13 +6,14 @@ segment and an eager break see the same addresses, and no row buffer is allocate
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import torch
 
 from dsv4bench.kernels.combine import width
 from dsv4bench.kernels.layout import HEAD_DIM, INDEX_DIM
+from dsv4bench.kernels.mhc import MIXES, SLICES, STATS, STREAMS
 from dsv4bench.kernels.window_slots import columns as window_columns
 from dsv4bench.workloads.geometry import Geometry
 
@@ -63,11 +64,21 @@ class StepBuffers:
     index_k_rotated: torch.Tensor  # [rows, 128]
     payload: torch.Tensor  # [rows, 64] u8
     scales: torch.Tensor  # [rows, 4] u8
+    # the residual streams, where they are in the step
+    streams: torch.Tensor  # [rows, 4, hidden]
+    collapsed: torch.Tensor  # [rows, hidden]: what a sublayer would take in
+    mix_stats: torch.Tensor  # [rows, 16, 25] f32
+    mixes: torch.Tensor  # [rows, 24] f32
     break_output: torch.Tensor  # [n] bf16: what a break returns, where that is then copied
 
     def own(self, out: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the shape and dtype of `out` that lies in `break_output`."""
         return self.break_output.view(out.dtype)[: out.numel()].view(out.shape)
+
+    def with_streams(self) -> StepBuffers:
+        """Return these buffers and, for as many rows, those of the residual streams."""
+        rows, hidden = self.residual.shape
+        return replace(self, **_streams(rows, hidden, self.residual.device))
 
     @property
     def bytes(self) -> int:
@@ -128,8 +139,19 @@ def make_buffers(
         slot_lens_1=i32(packed_rows),
         slot_lens_2=i32(packed_rows),
         **_torch_path(rows if torch_path else 0, device),
+        **_streams(0, geometry.hidden, device),
         break_output=bf16(rows * widest if break_copies else 0),
     )
+
+
+def _streams(rows: int, hidden: int, device: torch.device) -> dict[str, torch.Tensor]:
+    bf16, f32 = (partial(torch.zeros, dtype=dtype, device=device) for dtype in (BF16, torch.float32))
+    return {
+        "streams": bf16(rows, STREAMS, hidden),
+        "collapsed": bf16(rows, hidden),
+        "mix_stats": f32(rows, SLICES, STATS),
+        "mixes": f32(rows, MIXES),
+    }
 
 
 def _torch_path(rows: int, device: torch.device) -> dict[str, torch.Tensor]:

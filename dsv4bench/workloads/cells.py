@@ -130,7 +130,7 @@ class Cell:
     def group(self) -> str:
         """The content hash that cells of one group share: all but the switches of before and after."""
         content = self._content()
-        kept = {name: content["variant"][name] for name in ("kv", "provider", "fault", "replay", "path", "moe")}
+        kept = {name: content["variant"][name] for name in ("kv", "provider", "fault", "replay", "path", "moe", "mhc")}
         return _hash(content | {"variant": kept})
 
     def key(self, commit: str) -> str:
@@ -186,10 +186,11 @@ def cells(options: PrefillOptions) -> tuple[Group, ...]:
     file.
     """
     groups: dict[str, Group] = {}
-    for geometry, kv, provider, replay, path, moe, ranks, chunk in product(
-        *(getattr(options, name) for name in ("geometry", "kv", "provider", "replay", "path", "moe", "ranks", "chunk"))
+    axes = ("geometry", "kv", "provider", "replay", "path", "moe", "mhc", "ranks", "chunk")
+    for geometry, kv, provider, replay, path, moe, mhc, ranks, chunk in product(
+        *(getattr(options, name) for name in axes)
     ):
-        shared = Variant(kv, provider=provider, replay=replay, path=path, moe=moe, fault=options.fault)
+        shared = Variant(kv, provider=provider, replay=replay, path=path, moe=moe, mhc=mhc, fault=options.fault)
         for load in _loads(options, geometry, chunk, ranks):
             sampled = {
                 name: getattr(options, name) for name in ("device", "seed", "samples", "quick", "buckets", "dep")

@@ -91,6 +91,7 @@ def as_plain(row: Planned) -> dict[str, Any]:
         "replay": variant.replay,
         "path": variant.path,
         "moe": variant.moe,
+        "mhc": variant.mhc,
         **{name: getattr(row, name) for name in ("step_ns", "cell_ns", "saved_rows", "saved_bytes", "saved_ns")},
         "saved_share": row.saved_share,
         "stack_share": row.stack_share,

@@ -31,7 +31,7 @@ def expected_calls(geometry: Geometry, batch: Batch, variant: Variant) -> Counte
     filled, form = dequants(geometry, batch, variant), form_of(variant)
     copied = PROJECTIONS if form.breaks == "sm100" else ()  # what no segment reads is not copied
     for kind in geometry.layers:
-        ops = [*EVERY_LAYER, *_of_source(kind, variant), *_of_core(geometry, kind)]
+        ops = [*EVERY_LAYER, *_mixing(kind, variant), *_of_source(kind, variant), *_of_core(geometry, kind)]
         ops += ["dequant_compressed"] if kind in filled else []
         if form.copies:  # the attention's output, and what each projection returns
             ops += [BREAK_COPY] * (1 + sum(op in copied for op in ops))
@@ -45,6 +45,13 @@ def _of_core(geometry: Geometry, kind: LayerKind) -> Iterator[str]:
         yield "load_input"
     if kind.ratio or kind.layer == geometry.ratios.index(0):
         yield "combine"
+
+
+def _mixing(kind: LayerKind, variant: Variant) -> Iterator[str]:
+    """Yield what mixes the residual streams around a sublayer; layer 0 fills them."""
+    if variant.mhc == "on":
+        yield from ("mhc_pre", "mhc_stats", "mhc_mix", "mhc_post") * (1 if variant.moe == "off" else 2)
+        yield from ("mhc_enter",) if kind.layer == 0 else ()
 
 
 def _of_source(kind: LayerKind, variant: Variant) -> Iterator[str]:

@@ -16,6 +16,7 @@ from dsv4bench.workloads.batch import Batch, equal_requests
 from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.buffers import make_buffers
 from dsv4bench.workloads.cells import UNIFORM, Cell, Group, Load
+from dsv4bench.workloads.mhc import make_mix_weights
 from dsv4bench.workloads.model import BF16_BYTES, ROW_BYTES, compressed_rows, swa_rows, weight_bytes
 from dsv4bench.workloads.moe import moe_bytes
 from dsv4bench.workloads.pool_size import PoolSize, extents_of, pool_size, refuse_small_pool
@@ -73,9 +74,12 @@ def _estimate(group: Group) -> Memory:
     pools = make_pools(geometry, cell.variant.kv, PageTables(empty, empty, full_pages, swa_pages, extents), META)
     torch_path = any(one.variant.compressor == "torch" for one in group)
     buffers = make_buffers(geometry, rows, META, torch_path, cell.variant.path == "recipe", _break_copies(group))
+    mix_bytes = 0
+    if cell.variant.mhc == "on":
+        buffers, mix_bytes = buffers.with_streams(), make_mix_weights(geometry, META, seed=0).bytes
     visible = max((extent.end // ratio for extent in extents for ratio in geometry.compressed_ratios), default=0)
     return Memory(
-        weights_bytes=weight_bytes(geometry),
+        weights_bytes=weight_bytes(geometry) + mix_bytes,
         pool_bytes=pools.bytes,
         table_bytes=_table_bytes(cell, batches, extents, full_pages),
         buffer_bytes=buffers.bytes + _tail_bytes(cell, group),
@@ -101,9 +105,9 @@ def _tail_bytes(cell: Cell, group: Group) -> int:
     window, slots = cell.geometry.window, len(cell.load.requests)
     batches = (batch for one in group for forward in one.run_forwards for batch in forward)
     rows = max(batch.tail(window, slots).rows for batch in batches)
-    return make_buffers(
-        cell.geometry, rows, META, torch_path=False, packed=True, break_copies=_break_copies(group)
-    ).bytes
+    copies = _break_copies(group)
+    buffers = make_buffers(cell.geometry, rows, META, torch_path=False, packed=True, break_copies=copies)
+    return (buffers.with_streams() if cell.variant.mhc == "on" else buffers).bytes
 
 
 def _break_copies(group: Group) -> bool:

@@ -15,6 +15,7 @@ from dsv4bench.workloads.batch import Batch
 from dsv4bench.workloads.break_forms import copied_row_bytes
 from dsv4bench.workloads.geometry import Geometry, LayerKind
 from dsv4bench.workloads.late_layers import early, late, sparse_layers
+from dsv4bench.workloads.mhc import mixing_costs
 from dsv4bench.workloads.variant import KVPair, Variant
 
 BF16_BYTES = 2
@@ -142,7 +143,7 @@ def _keys_before(tokens: int, ratio: int, most: int) -> int:
 
 
 def forward_work(geometry: Geometry, batch: Batch, variant: Variant) -> dict[str, Cost]:
-    """Return the least work of one forward by part: gemm, index, attention, both dequants, and the writers."""
+    """Return the least work of one forward by part: gemm, index, attention, both dequants, the writers, and mixing."""
     kv, sparse = variant.kv, sparse_layers(geometry, variant, batch)
     window_rows = swa_rows(batch, geometry.window) * len(sparse)
     head_rows = dequant_rows(geometry, batch, variant)
@@ -159,7 +160,14 @@ def forward_work(geometry: Geometry, batch: Batch, variant: Variant) -> dict[str
         "dequant_swa": Cost(0, window_rows * kv.main.row_bytes, window_rows * ROW_BYTES),
         "writers": Cost(0, rows * ROW_BYTES, row_writes),
         "break_copies": break_copies(geometry, batch, variant),
+        "mixing": _total(_mixing(geometry, batch, variant)),
     }
+
+
+def _mixing(geometry: Geometry, batch: Batch, variant: Variant) -> Iterator[Cost]:
+    """Yield the work of mixing residual streams around every sublayer, where that is in the step (1.1)."""
+    for kind, part in _own_rows(geometry, batch, variant):
+        yield from (cost for _, cost in mixing_costs(geometry, part.rows, kind, variant))
 
 
 def _own_rows(geometry: Geometry, batch: Batch, variant: Variant) -> list[tuple[LayerKind, Batch]]:
@@ -236,7 +244,8 @@ def launches(geometry: Geometry, batch: Batch, variant: Variant) -> int:
     index = sum(6 if kind.candidates == "publish" else 5 for kind in kinds if kind.owns_index)
     gathers = len(sparse) + len(dequants(geometry, batch, variant))
     copies = 0 if batch.bucket is None else sum(len(copied_row_bytes(geometry, kind, variant)) for kind in kinds)
-    return len(kinds) * per_layer + combines + slots + gathers + sources + index + copies
+    mixing = sum(1 for kind in kinds for _ in mixing_costs(geometry, batch.rows, kind, variant))
+    return len(kinds) * per_layer + combines + slots + gathers + sources + index + copies + mixing
 
 
 def forward_ns(geometry: Geometry, batch: Batch, variant: Variant, ceilings: Ceilings) -> float:
@@ -245,7 +254,7 @@ def forward_ns(geometry: Geometry, batch: Batch, variant: Variant, ceilings: Cei
         return 0.0
     work = forward_work(geometry, batch, variant)
     seconds = sum(cost.bytes_moved for cost in work.values()) / ceilings.bytes_per_s
-    seconds += (work["gemm"].flops + work["index"].flops) / ceilings.gemm_flops_per_s
+    seconds += sum(work[part].flops for part in ("gemm", "index", "mixing")) / ceilings.gemm_flops_per_s
     seconds += work["attention"].flops / ceilings.attention_flops_per_s
     whole = variant.graph and variant.graph_mode == "full"
     host_ns = 0.0 if whole else launches(geometry, batch, variant) * ceilings.launch_ns

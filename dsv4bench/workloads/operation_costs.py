@@ -17,6 +17,7 @@ from dsv4bench.workloads.break_forms import BREAK_COPY, copied_row_bytes
 from dsv4bench.workloads.cells import UNIFORM
 from dsv4bench.workloads.geometry import GEOMETRIES, Geometry, LayerKind
 from dsv4bench.workloads.late_layers import sparse_layers
+from dsv4bench.workloads.mhc import mixing_costs
 from dsv4bench.workloads.model import (
     BF16_BYTES,
     ROW_BYTES,
@@ -70,6 +71,7 @@ def _sum(one: Cost, other: Cost) -> Cost:
 def _layer(geometry: Geometry, batch: Batch, variant: Variant, kind: LayerKind, fills: bool) -> Named:
     if kind.layer == 0:
         yield "load_input", _each_way(batch.rows * geometry.hidden * BF16_BYTES)
+    yield from mixing_costs(geometry, batch.rows, kind, variant)
     for op, inputs, outputs in matrices(geometry, kind):
         yield op, gemm_cost(batch.rows, inputs, outputs)
     yield from _rows(geometry, batch.rows, variant)

@@ -62,6 +62,7 @@ class PrefillArguments:
     replay: Texts = "off"
     path: Texts = "sparse"
     moe: Texts = "off"
+    mhc: bool = False
     geometry: Texts = ""
     dep_simulated: Texts = "1"
     dep: int | str = ""
@@ -102,6 +103,7 @@ class PrefillOptions:
     replay: tuple[str, ...]
     path: tuple[str, ...]
     moe: tuple[str, ...]
+    mhc: tuple[str, ...]
     geometry: tuple[Geometry, ...]
     ranks: tuple[int, ...]
     dep: bool
@@ -146,6 +148,7 @@ def prefill_options(typed: PrefillArguments, ran_on: str = "") -> PrefillOptions
         replay=_replays(typed.replay, geometries),
         path=word_axis("--path", typed.path, PATHS),
         moe=_moes(typed, geometries),
+        mhc=("on",) if typed.mhc else ("off",),
         geometry=geometries,
         ranks=ranks,
         dep=bool(typed.dep),

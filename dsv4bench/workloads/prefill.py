@@ -12,6 +12,7 @@ from dsv4bench.workloads.buffers import StepBuffers, make_buffers
 from dsv4bench.workloads.forward import Forward, RowInputs, make_forward, static_inputs
 from dsv4bench.workloads.geometry import Geometry
 from dsv4bench.workloads.late_layers import sparse_layers
+from dsv4bench.workloads.mhc import MixWeights, make_mix_weights
 from dsv4bench.workloads.pools import Extent, PageTables, Pools, Room, make_pools, make_tables
 from dsv4bench.workloads.prefix import write_prefix
 from dsv4bench.workloads.rope_table import rope_table
@@ -32,11 +33,12 @@ class Prefill:
     forwards: tuple[tuple[Forward, ...], ...]  # rank -> forwards in order
     capacity: dict[int, int]  # ratio -> most compressed positions that a row of any forward may see
     tail: tuple[StepBuffers, RowInputs] | None  # of the late layers, where they are replayed
+    mix_weights: MixWeights | None  # of the residual streams, where they are in the step
 
     def step(self, variant: Variant) -> Step:
         """Make the step of one variant over the shared storage, its workspace reserved for the largest forward."""
         step = Step(self.model, variant, self.pools, self.buffers, self.inputs)
-        step.freqs, step.capacity = self.freqs, self.capacity
+        step.freqs, step.capacity, step.mix_weights = self.freqs, self.capacity, self.mix_weights
         if self.tail is not None:
             step.replay(Step(self.model, variant, self.pools, *self.tail))
         self.reserve_workspace(step)
@@ -71,12 +73,13 @@ class Prefill:
 
 
 def _tail(
-    geometry: Geometry, tables: PageTables, forwards: list[Forward], break_copies: bool
+    geometry: Geometry, tables: PageTables, forwards: list[Forward], break_copies: bool, mhc: bool
 ) -> tuple[StepBuffers, RowInputs]:
     """Allocate what the late layers of any forward need."""
     rows = max(forward.tail.batch.rows for forward in forwards if forward.tail is not None)
     device = tables.page_table.device
     buffers = make_buffers(geometry, rows, device, torch_path=False, packed=True, break_copies=break_copies)
+    buffers = buffers.with_streams() if mhc else buffers
     return buffers, static_inputs(geometry, tables, rows, hidden=False)
 
 
@@ -114,9 +117,10 @@ def prepare(
     """Allocate and fill what the cells of one group share.
 
     `torch_path` adds the buffers of that compressor, `break_copies` that of what breaks return.
-    Of `variant` only the switches that all cells of a group share are read: KV pair, provider, replay and path.
+    Of `variant` only the switches that all cells of a group share are read: KV pair, provider, replay, path and mhc.
     """
     geometry, device, replay = model.geometry, model.device, variant.replay == "on"
+    mhc = variant.mhc == "on"
     longest = (beyond.longest,) if beyond.longest else ()
     extents = extents_of(plan) or longest
     tables = make_tables(extents, geometry.window, device, model.seed)
@@ -133,13 +137,15 @@ def prepare(
         for rank in plan
     )
     every = [forward for rank in forwards for forward in rank]
+    buffers = make_buffers(geometry, rows, device, torch_path, variant.path == "recipe", break_copies)
     return Prefill(
         model=model,
         pools=pools,
-        buffers=make_buffers(geometry, rows, device, torch_path, variant.path == "recipe", break_copies),
+        buffers=buffers.with_streams() if mhc else buffers,
         inputs=static_inputs(geometry, tables, rows),
         freqs=freqs,
         forwards=forwards,
         capacity={ratio: positions // ratio for ratio in geometry.compressed_ratios},
-        tail=_tail(geometry, tables, every, break_copies) if replay else None,
+        tail=_tail(geometry, tables, every, break_copies, mhc) if replay else None,
+        mix_weights=make_mix_weights(geometry, device, model.seed) if mhc else None,
     )

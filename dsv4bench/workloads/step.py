@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
-from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM
-from dsv4bench.workloads import attention_core, sources
+from dsv4bench.kernels.layout import FULL_PAGE
+from dsv4bench.workloads import attention_core, mhc, projections, sources
 from dsv4bench.workloads.break_forms import (
     ATTENTION,
     COMPRESS,
@@ -37,6 +37,7 @@ from dsv4bench.workloads.forward import Forward, Gather, RowInputs
 from dsv4bench.workloads.geometry import LayerKind
 from dsv4bench.workloads.kv_buffer import SparsePrefillKVBuffer
 from dsv4bench.workloads.late_layers import early, late
+from dsv4bench.workloads.mhc import MHC_COLLAPSE, MHC_POST, MHC_PRE, MixWeights
 from dsv4bench.workloads.moe import MOE, Moe
 from dsv4bench.workloads.ops import Ops
 from dsv4bench.workloads.pools import Pools
@@ -92,6 +93,7 @@ class Step:
         self.tail: Step | None = None  # runs the late layers where they are replayed
         self.moe: Moe | None = None  # what stands in for the MoE behind each layer
         self.packed = False  # whether every layer attends packed caches
+        self.mix_weights: MixWeights | None = None  # of the residual streams, where they are in the step
         self._observer: Observer | None = None
         self._forward: Forward | None = None
 
@@ -109,7 +111,7 @@ class Step:
     def replay(self, tail: Step) -> None:
         """Let `tail` run the late layers: a step over buffers of its own, on the same pools and operations."""
         tail.ops, tail.freqs, tail.capacity = self.ops, self.freqs, self.capacity
-        tail.packed = True
+        tail.packed, tail.mix_weights = True, self.mix_weights
         self.tail = tail
 
     @property
@@ -161,7 +163,8 @@ class Step:
     def tail_pieces(self, rows: int, tail_rows: int, form: Form = EAGER) -> list[Piece]:
         """Return what lies between early and late layers: all rows of the last source, then the tail's inputs."""
         first = replace(late(self.geometry, self.variant)[0], owns_index=False)
-        made: list[tuple[str, Where]] = [(SOURCE_NORM, "segment"), *source_parts(first, form)]
+        made: list[tuple[str, Where]] = [(MHC_COLLAPSE, "segment")] if self.variant.mhc == "on" else []
+        made += [(SOURCE_NORM, "segment"), *source_parts(first, form)]
         found = [self._piece(part, where, first, rows, form) for part, where in made]
         return [*found, self._piece(ENTER_TAIL, "break", first, tail_rows, form)]
 
@@ -170,12 +173,17 @@ class Step:
 
         There are none without rows: a rank that sits an eager step out launches nothing.
         """
-        parts = layer_parts(kind, form) if rows else ()
+        parts = layer_parts(kind, form, self.variant) if rows else ()
         return [self._piece(part, where, kind, rows, form) for part, where in parts]
 
     def _moe(self, kind: LayerKind, rows: int, padded: bool) -> Iterator[Piece]:
         if self.moe is not None:
-            yield Piece(MOE, "segment", partial(self.moe.run, self, kind, rows, padded), kind.layer)
+            mixed = bool(rows) and self.variant.mhc == "on"
+            around = [
+                [self._piece(part, "segment", kind, rows, EAGER)] if mixed else [] for part in (MHC_PRE, MHC_POST)
+            ]
+            run = partial(self.moe.run, self, kind, rows, padded)
+            yield from (*around[0], Piece(MOE, "segment", run, kind.layer), *around[1])
 
     def _piece(self, part: str, where: Where, kind: LayerKind, rows: int, form: Form) -> Piece:
         if part in _RETURNING:
@@ -208,88 +216,17 @@ class Step:
         return self.output(forward.live)
 
 
-def _input(step: Step, kind: LayerKind, rows: int) -> None:
-    with step.ops.within(kind, "load_input"):
-        step.buffers.residual[:rows].copy_(step.inputs.hidden[:rows])
-
-
-def _enter_tail(step: Step, kind: LayerKind, tail_rows: int) -> None:
-    """Take the tail's rows out of the residual stream; a padded row takes the first one and counts for nothing."""
-    assert step.tail is not None
-    assert step.forward.tail_rows is not None
-    if tail_rows:
-        with step.ops.within(kind, "enter_tail"):
-            torch.index_select(
-                step.buffers.residual,
-                0,
-                step.forward.tail_rows[:tail_rows],
-                out=step.tail.buffers.residual[:tail_rows],
-            )
-
-
-def _input_norm(step: Step, kind: LayerKind, rows: int) -> None:
-    step.ops.run(
-        kind,
-        "input_norm",
-        "rms_norm",
-        x=step.buffers.residual[:rows],
-        weight=step.weights[kind.layer].input_norm,
-        eps=step.geometry.eps,
-        out=step.buffers.x[:rows],
-    )
-
-
-def _project(step: Step, kind: LayerKind, rows: int) -> None:
-    """Norm, fused q_a / kv projection, q norm, wq_b, q RoPE, and the sliding-window writer (steps 1 to 5)."""
-    ops, weights, eps = step.ops, step.weights[kind.layer], step.geometry.eps
-    buffers, inputs = step.buffers, step.inputs
-    x, qkv, q_lora, q = buffers.x[:rows], buffers.qkv[:rows], buffers.q_lora[:rows], buffers.q[:rows]
-    freqs, positions = step.freqs[kind.ratio], inputs.positions[:rows]
-    rank = step.geometry.q_rank
-    _input_norm(step, kind, rows)
-    ops.matmul(kind, "qkv_proj", x, weights.qkv, qkv)
-    ops.run(kind, "q_norm", "rms_norm", x=qkv[:, :rank], weight=weights.q_norm, eps=eps, out=q_lora)
-    ops.matmul(kind, "q_proj", q_lora, weights.query, q.view(rows, -1))
-    ops.run(kind, "q_rope", "rope", x=q, freqs=freqs, positions=positions, inverse=False)
-    ops.run(
-        kind,
-        "norm_rope_store",
-        "norm_rope_store",
-        kv=qkv[:, rank : rank + HEAD_DIM],
-        weight=weights.kv_norm,
-        eps=eps,
-        freqs=freqs,
-        positions=positions,
-        loc=inputs.swa_loc[:rows],
-        cache=step.pools.swa[kind.layer],
-        page_size=FULL_PAGE,
-        layout=step.pools.swa_layout,
-    )
-
-
-def _output(step: Step, kind: LayerKind, rows: int) -> None:
-    """Inverse RoPE, grouped wo_a, and wo_b added to the residual stream (step 13)."""
-    ops, weights, buffers = step.ops, step.weights[kind.layer], step.buffers
-    attention, output_a = buffers.attention[:rows], buffers.output_a[:rows]
-    positions = step.inputs.positions[:rows]
-    ops.run(kind, "inverse_rope", "rope", x=attention, freqs=step.freqs[kind.ratio], positions=positions, inverse=True)
-    groups = step.geometry.o_groups
-    with ops.within(kind, "o_proj_a"):
-        torch.bmm(attention.view(rows, groups, -1).transpose(0, 1), weights.output_a, out=output_a.transpose(0, 1))
-    with ops.within(kind, "o_proj_b"):
-        buffers.residual[:rows].addmm_(output_a.view(rows, -1), weights.output_b)
-
-
 _PARTS: dict[str, Callable[[Step, LayerKind, int], None]] = {
-    INPUT: _input,
-    PROJECT: _project,
-    SOURCE_NORM: _input_norm,
+    INPUT: projections.take_in,
+    PROJECT: projections.project,
+    SOURCE_NORM: projections.input_norm,
     SOURCE_STEP: sources.source_step,
     COMPRESS: sources.compress,
     INDEX_QUERIES: sources.index_queries,
     TOP_K: sources.select,
-    ENTER_TAIL: _enter_tail,
-    OUTPUT: _output,
+    ENTER_TAIL: projections.enter_tail,
+    OUTPUT: projections.output,
+    **mhc.PARTS,
 }
 # breaks that return tensors, which a graph copies into static ones
 _RETURNING: dict[str, Callable[[Step, LayerKind, int, bool], None]] = {

@@ -1,4 +1,4 @@
-"""The switches that make a before and an after: KV formats, reuse, compressor, graph, its breaks, provider, MoE."""
+"""The switches of a step: KV formats, reuse, compressor, graph, its breaks, provider, and what is around attention."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ class Variant:
     breaks: Literal["sm100", "hopper"] = "sm100"
     break_outputs: Literal["copy", "static"] = "copy"
     moe: Literal["off", "collectives", "experts"] = "off"
+    mhc: Literal["off", "on"] = "off"
 
     @property
     def breakable(self) -> bool:
@@ -95,6 +96,7 @@ class Variant:
             "breaks": self.breaks if self.breakable else None,
             "break-outputs": self.break_outputs if self.breakable else None,
             "moe": self.moe,
+            "mhc": self.mhc,
         }
 
 
@@ -107,6 +109,6 @@ def variant_of(switches: Mapping[str, Any]) -> Variant:
     form = {
         name: switches.get(name.replace("_", "-")) or getattr(default, name) for name in ("breaks", "break_outputs")
     }
-    names = ("reuse", "compressor", "graph", "graph_mode", "provider", "fault", "replay", "path", "moe")
+    names = ("reuse", "compressor", "graph", "graph_mode", "provider", "fault", "replay", "path", "moe", "mhc")
     plain = {name: switches.get(name.replace("_", "-"), getattr(default, name)) for name in names}
     return Variant(kv=kv_pair(switches["kv"]), **plain, **form)

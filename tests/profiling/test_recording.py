@@ -54,6 +54,7 @@ def test_a_record_says_what_ran_by_the_names_of_the_command_line(uniform):
         "fault": None,
         "replay": "off",
         "path": "sparse",
+        "mhc": "off",
         "chunk": 8192,
         "dep-simulated": 1,
         "seed": 0,

@@ -58,7 +58,7 @@ def record(batch=1, reuse="on", graph=False, engine="gpu", **changes):
     switches = {
         "kv": "v41+fp4", "reuse": reuse, "compressor": "fused", "graph": graph, "graph-mode": "breakable",
         "provider": "triton" if on_gpu else "torch", "fault": None,
-        "breaks": None, "break-outputs": None, "chunk": 8192, "dep-simulated": 1, "seed": 0,
+        "breaks": None, "break-outputs": None, "moe": "off", "mhc": "off", "chunk": 8192, "dep-simulated": 1, "seed": 0,
     }  # fmt: skip
     values = {
         "key": f"{engine}-{batch}-{graph}-{reuse}",

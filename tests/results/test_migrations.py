@@ -14,7 +14,7 @@ from tests.results.synthetic import record
 
 RESULTS = Path(__file__).parents[2] / "results"
 FIRST = {"kv": "v4", "reuse": "on", "compressor": "fused", "graph": False, "graph-mode": "breakable", "chunk": 8192}
-LATER = {"replay": "off", "path": "sparse", "breaks": None, "break-outputs": None, "moe": "off"}
+LATER = {"replay": "off", "path": "sparse", "breaks": None, "break-outputs": None, "moe": "off", "mhc": "off"}
 
 
 def lines(run):
@@ -29,10 +29,11 @@ def lines(run):
         (FIRST | {"graph": True, "graph-mode": "full"}, FIRST | LATER | {"graph": True, "graph-mode": "full"}),
         (FIRST | {"replay": "on", "path": "recipe"}, FIRST | LATER | {"replay": "on", "path": "recipe"}),
         (FIRST | {"breaks": "hopper"}, FIRST | LATER | {"breaks": "hopper"}),
-        (FIRST | {"moe": "experts"}, FIRST | {"moe": "experts"}),
+        (FIRST | {"moe": "experts"}, FIRST | LATER | {"moe": "experts"}),
+        (FIRST | {"mhc": "on"}, FIRST | {"mhc": "on"}),
         ({"provider": "triton", "seed": 0}, {"provider": "triton", "seed": 0}),
     ],
-    ids=["eager", "graph", "full-graph", "before-breaks", "before-moe", "all-said", "kernel"],
+    ids=["eager", "graph", "full-graph", "before-breaks", "before-moe", "before-mhc", "all-said", "kernel"],
 )
 def test_switches_that_came_later_say_what_ran(said, found):
     old = {"key": "k", "variant": said}
@@ -66,8 +67,12 @@ COMMITTED = [
         {"timing", "providers", "kernel", "traces"},
     ),
     ("h200-kv-v4", {*LATER}, {"providers", "kernel", "traces"}),
-    ("h200-default", {"breaks", "break-outputs", "moe"}, {"capture_ledger", "device_time", "redundant", "traces"}),
-    ("h200-graph-static", {"moe"}, {"ab"}),
+    (
+        "h200-default",
+        {"breaks", "break-outputs", "moe", "mhc"},
+        {"capture_ledger", "device_time", "redundant", "traces"},
+    ),
+    ("h200-graph-static", {"moe", "mhc"}, {"ab"}),
 ]
 
 

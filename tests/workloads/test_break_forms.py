@@ -41,7 +41,7 @@ SPECIFIED = {
 
 @pytest.mark.parametrize(("form", "want"), SPECIFIED.values(), ids=SPECIFIED)
 def test_breaks_of_40_layers(deep, form, want):
-    parts = (part for kind in DEEP.layers for part, where in layer_parts(kind, form) if where == "break")
+    parts = (part for kind in DEEP.layers for part, where in layer_parts(kind, form, variant()) if where == "break")
     assert Counter(parts) == want
     parts = [piece.part for piece in deep.step(variant()).pieces(12, form=form) if piece.kind == "break"]
     assert {part: parts.count(part) for part in parts} == want

@@ -123,6 +123,7 @@ CHANGES = {
     "kv": replace(CELL, variant=Variant(KV_PAIRS["v4"])),
     "provider": replace(CELL, variant=Variant(provider="triton")),
     "fault": replace(CELL, variant=Variant(fault="wrong-row")),
+    "residual streams": replace(CELL, variant=Variant(mhc="on")),
 }
 SWITCHES = {
     "reuse": replace(CELL, variant=Variant(reuse="off")),

@@ -153,8 +153,9 @@ def test_share_of_a_layer():
         (Variant(reuse="off"), 440 + 39 + 38 + 16 + 41),
         (Variant(compressor="torch"), 440 + 39 + 4 + 4 + 3 * 63 + 41),
         (Variant(KV_PAIRS["v4"], compressor="torch"), 440 + 39 + 4 + 4 + 3 * 64 + 41),
+        (Variant(mhc="on"), 440 + 39 + 4 + 16 + 41 + 4 * 40 + 1),
     ],
-    ids=["reuse", "no reuse", "torch path FP4", "torch path V4"],
+    ids=["reuse", "no reuse", "torch path FP4", "torch path V4", "residual streams"],
 )
 def test_launches(variant, count):
     assert launches(V41_FLASH, FRESH, variant) == count

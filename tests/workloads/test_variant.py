@@ -54,12 +54,14 @@ def test_switches_carry_command_line_names():
         "breaks": None,
         "break-outputs": None,
         "moe": "off",
+        "mhc": "off",
     }
 
 
 READ_BACK = {
     "eager": Variant(KV_PAIRS["v4"], reuse="off", compressor="torch"),
     "full graph": Variant(KV_PAIRS["uniform"], graph=True, graph_mode="full", provider="torch"),
+    "mhc": Variant(mhc="on"),
     "breakable": Variant(KV_PAIRS["v41+fp4"], graph=True, breaks="hopper", break_outputs="static"),
 }
 
