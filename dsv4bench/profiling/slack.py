@@ -6,13 +6,14 @@ Cells of a group share a process: each is looked at with the workspaces and grap
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from dsv4bench.profiling.capture import Captured, run_pieces, warm_up
 from dsv4bench.profiling.cell_run import CellRun, ending
-from dsv4bench.profiling.graphs import NO_GRAPH, capture_alone, open_pool
+from dsv4bench.profiling.graphs import NO_GRAPH, Pool, capture_alone, open_pool
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.memory import pools_of, step_bytes
@@ -27,7 +28,8 @@ MODELLED = "modelled: given device memory - (weights + pools + buffers + tables 
 def measure_slack(group: GroupRun) -> None:
     """Add what every living cell leaves free to its memory; nothing where no fraction was given.
 
-    Every cell runs once before the first is looked at, so that modules that the device loads are there for both sides.
+    Every cell runs once before the first is looked at, graphs on the stream of all captures: so modules that the device
+    loads, and the workspaces that GEMMs keep for a stream, are there for both sides.
     """
     size = pools_of(group.runs[0].cell, group.session.free_bytes)
     if size is None:
@@ -36,12 +38,14 @@ def measure_slack(group: GroupRun) -> None:
         for run in group.living():
             run.memory |= _told(size) | _modelled(group, run, size)
         return
+    pool: Pool | None = None
     for run in group.living():
         with ending(run, group.strands):
-            _run_eagerly(group, run)
+            pool = pool or (open_pool(group.session.device) if run.graph else None)
+            _warm(group, run, pool)
     for run in group.living():
         with ending(run, group.strands):
-            run.memory |= _told(size) | _measured(group, run)
+            run.memory |= _told(size) | _measured(group, run, pool)
     for step in group.steps.values():
         group.prefill.reserve_workspace(step)
 
@@ -71,7 +75,7 @@ def _modelled(group: GroupRun, run: CellRun, size: PoolSize) -> dict[str, Any]:
     }
 
 
-def _measured(group: GroupRun, run: CellRun) -> dict[str, Any]:
+def _measured(group: GroupRun, run: CellRun, pool: Pool | None) -> dict[str, Any]:
     for step in group.steps.values():
         step.kv_buffer.release()
     gc.collect()
@@ -82,8 +86,9 @@ def _measured(group: GroupRun, run: CellRun) -> dict[str, Any]:
     group.prefill.reserve_workspace(step)
     captured: dict[int, Captured] = {}
     try:
-        if run.graph:
-            _replay(group, run, captured)
+        if pool is not None and run.graph:
+            own = replace(pool, handle=torch.cuda.graph_pool_handle())
+            _replay(group, run, own, captured)
         else:
             _run_eagerly(group, run)
         return {"slack_how": MEASURED, "workspace_bytes": step.kv_buffer.capacity_bytes, **_seen()}
@@ -106,6 +111,14 @@ def _seen() -> dict[str, Any]:
     }
 
 
+def _warm(group: GroupRun, run: CellRun, pool: Pool | None) -> None:
+    _run_eagerly(group, run)
+    if pool is not None and run.graph:
+        step, forward = group.steps[run.key], group.counted(run)
+        step.load(forward)
+        warm_up(group.graphs.pieces(run, step, forward), pool.stream)
+
+
 def _run_eagerly(group: GroupRun, run: CellRun) -> None:
     step = group.steps[run.key]
     for forward in group.prefill.all_forwards():
@@ -119,9 +132,9 @@ def _run_forward(group: GroupRun, step: Step, forward: Forward) -> None:
         run_pieces(step.live_pieces(forward))
 
 
-def _replay(group: GroupRun, run: CellRun, captured: dict[int, Captured]) -> None:
+def _replay(group: GroupRun, run: CellRun, pool: Pool, captured: dict[int, Captured]) -> None:
     """Capture what the cell's forwards need into `captured`, and replay each; one without a graph runs eagerly."""
-    step, pool = group.steps[run.key], open_pool(group.session.device)
+    step = group.steps[run.key]
     for forward in group.prefill.all_forwards():
         key = group.graphs.key(run, forward)
         if key == NO_GRAPH:
@@ -130,7 +143,6 @@ def _replay(group: GroupRun, run: CellRun, captured: dict[int, Captured]) -> Non
         step.load(forward)
         if key not in captured:
             pieces = group.graphs.pieces(run, step, forward)
-            if pool is not None:
-                warm_up(pieces, pool.stream)
+            warm_up(pieces, pool.stream)
             captured[key] = capture_alone(run, step, pieces, pool)
         captured[key].replay()

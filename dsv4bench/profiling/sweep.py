@@ -16,8 +16,7 @@ from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session
 from dsv4bench.results.record import Record
 from dsv4bench.workloads.cells import Cell, Group
-from dsv4bench.workloads.memory import pools_of
-from dsv4bench.workloads.model import weight_bytes
+from dsv4bench.workloads.memory import own_weight_bytes, pools_of
 from dsv4bench.workloads.weights import Model, make_model, reserve
 
 Progress = Callable[[Group, str], None]
@@ -78,9 +77,9 @@ def _made(cell: Cell, session: Session, reserved_bytes: int) -> Model:
 
 
 def _reserved_bytes(cell: Cell, session: Session) -> int:
-    """Return what a rank's weights take beside those of the stack; a CPU, whose figures are modelled, holds none."""
+    """Return what a rank's weights take beside those that the cell holds; 0 on a CPU, whose figures are modelled."""
     size = pools_of(cell, session.free_bytes) if session.device.type != "cpu" else None
-    return size.weights_bytes - weight_bytes(cell.geometry) if size else 0
+    return size.weights_bytes - own_weight_bytes(cell) if size else 0
 
 
 def _free(session: Session) -> None:

@@ -16,6 +16,7 @@ from dsv4bench.workloads.batch import Batch, equal_requests
 from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.buffers import make_buffers
 from dsv4bench.workloads.cells import UNIFORM, Cell, Group, Load
+from dsv4bench.workloads.experts import allocate_experts
 from dsv4bench.workloads.mhc import make_mix_weights
 from dsv4bench.workloads.model import BF16_BYTES, ROW_BYTES, compressed_rows, swa_rows, weight_bytes
 from dsv4bench.workloads.moe import moe_bytes
@@ -91,7 +92,7 @@ def _estimate(group: Group) -> Memory:
 
 def step_bytes(cell: Cell, rank: int) -> int:
     """Return what one cell alone takes on a rank beside weights, pools and workspace; without requests experts only."""
-    own, moe = cell.of_rank(rank) if cell.dep else cell, _moe_bytes((cell,))
+    own, moe = cell.of_rank(rank) if cell.dep else cell, _moe_bytes((cell,)) - _expert_bytes(cell)
     if not own.load.requests:
         return moe
     memory = _estimate((own,))
@@ -165,7 +166,21 @@ def refuse_too_large(groups: Iterable[Group], memory_bytes: int) -> None:
 def pools_of(cell: Cell, free_bytes: int) -> PoolSize | None:
     """Return the pools that `--mem-fraction` gives a cell where `free_bytes` are free at first; None without it."""
     plan = cell.memory
-    return pool_size(plan, cell.geometry, cell.variant.kv, plan.device_bytes or free_bytes) if plan else None
+    if plan is None:
+        return None
+    known = plan.device_bytes or free_bytes
+    return pool_size(plan, cell.geometry, cell.variant.kv, known, own_weight_bytes(cell))
+
+
+def own_weight_bytes(cell: Cell) -> int:
+    """Return the weights that a cell itself holds on a device: the stack's, and those of experts that stand in."""
+    return weight_bytes(cell.geometry) + _expert_bytes(cell)
+
+
+def _expert_bytes(cell: Cell) -> int:
+    if cell.variant.moe != "experts":
+        return 0
+    return sum(one.nbytes for one in allocate_experts(cell.geometry, 0, cell.ranks, META).tensors())
 
 
 def room_of(cell: Cell, free_bytes: int) -> Room | None:
@@ -181,10 +196,9 @@ def refuse_small_pools(groups: Iterable[Group], free_bytes: int) -> None:
     """
     asked = [(group[0], requests) for group in groups if group[0].memory for requests in group[0].device_requests]
     for cell, requests in sorted(asked, key=lambda one: -page_counts(extents_of(one[1]), one[0].geometry.window)[0]):
-        assert cell.memory is not None
-        known = cell.memory.device_bytes or free_bytes
-        if known:
-            refuse_small_pool(cell.memory, cell.geometry, cell.variant.kv, requests, known, _asked(cell))
+        size = pools_of(cell, free_bytes)
+        if cell.memory and size and size.device_bytes:
+            refuse_small_pool(size, cell.memory, cell.geometry, requests, _asked(cell))
 
 
 def what_fits(memory_bytes: int, group: Group) -> str:

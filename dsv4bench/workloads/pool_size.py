@@ -15,7 +15,6 @@ from dsv4bench.kernels.layout import FULL_PAGE, HEAD_DIM, INDEX_K
 from dsv4bench.units import GIB, format_bytes
 from dsv4bench.workloads.batch import Request
 from dsv4bench.workloads.geometry import Geometry
-from dsv4bench.workloads.model import weight_bytes
 from dsv4bench.workloads.pools import Extent, Room, page_counts, ring_rows
 from dsv4bench.workloads.rank_weights import rank_weights
 from dsv4bench.workloads.variant import KVPair
@@ -93,15 +92,17 @@ def fixed_bytes(geometry: Geometry, kv: KVPair, window_pages: int, requests: int
     return windows + rings * ring_rows(requests) * 2 * HEAD_DIM * 4
 
 
-def pool_size(plan: MemoryPlan, geometry: Geometry, kv: KVPair, free_bytes: int) -> PoolSize:
+def pool_size(
+    plan: MemoryPlan, geometry: Geometry, kv: KVPair, free_bytes: int, own_weights_bytes: int = 0
+) -> PoolSize:
     """Return the pools of a rank with `free_bytes` free before weights; 0 full pages where nothing is left for them.
 
-    The window pool holds what the largest batch takes, rounded up with a tail for each request to whole pages.
+    Weights are the model's, or what the cell holds itself where that is more: the stack's are bf16. The window pool
+    holds what the largest batch takes, rounded up with a tail for each request to whole pages.
     """
     window_pages = plan.window_pages + -(-plan.requests * TAIL_TOKENS // FULL_PAGE)
     fixed = fixed_bytes(geometry, kv, window_pages, plan.requests)
-    # the stack's own weights are bf16: of a small geometry they may be more than the model's
-    weights = max(rank_weights(geometry, plan.ranks).total_bytes, weight_bytes(geometry))
+    weights = max(rank_weights(geometry, plan.ranks).total_bytes, own_weights_bytes)
     page = full_page_bytes(geometry, kv)
     left = math.floor(free_bytes * plan.fraction) - weights - fixed
     return PoolSize(Room(max(0, left // page), window_pages, plan.requests), free_bytes, weights, fixed, page)
@@ -120,13 +121,13 @@ def extents_of(requests: Sequence[Request]) -> tuple[Extent, ...]:
 
 
 def refuse_small_pool(
-    plan: MemoryPlan, geometry: Geometry, kv: KVPair, batch: Sequence[Request], free_bytes: int, asked: str
+    size: PoolSize, plan: MemoryPlan, geometry: Geometry, batch: Sequence[Request], asked: str
 ) -> None:
-    """Raise UsageError where the weights of a rank, or the full pool for one batch, do not fit into `free_bytes`.
+    """Raise UsageError where the weights of a rank do not fit into the device, or a batch not into the full pool.
 
     `asked` is how the user called the batch, whose requests on one rank are given.
     """
-    size = pool_size(plan, geometry, kv, free_bytes)
+    free_bytes = size.device_bytes
     if size.weights_bytes > free_bytes:
         over = (size.weights_bytes - free_bytes) / GIB
         raise UsageError(

@@ -10,8 +10,8 @@ from dataclasses import astuple, dataclass
 from fractions import Fraction
 
 from dsv4bench.errors import UsageError, nearest
-from dsv4bench.workloads.geometry import V41_FLASH, Geometry
-from dsv4bench.workloads.model import BF16_BYTES, MOE_ROUTED, MOE_WIDTH, matrices
+from dsv4bench.workloads.geometry import Geometry
+from dsv4bench.workloads.model import BF16_BYTES, matrices
 
 VOCABULARY = 129_280  # specification 1.1
 FP8_BYTES = Fraction(1025, 1024)  # a value, and a ue8m0 scale for each block of 32 x 32 (1.1)
@@ -69,16 +69,15 @@ class RankWeights:
 def rank_weights(geometry: Geometry, ranks: int) -> RankWeights:
     """Return what the model takes on one of `ranks` ranks, with the Engram table on the host (as 1.1 has it).
 
-    Embedding and LM head are bf16 matrices of their own. Experts of a geometry other than v41-flash are as many, and
-    as wide in proportion to its hidden size.
+    Embedding and LM head are bf16 matrices of their own.
     """
     layers = len(geometry.layers)
     attention = sum(inputs * outputs for kind in geometry.layers for _, inputs, outputs in matrices(geometry, kind))
-    expert = 3 * geometry.hidden * (MOE_WIDTH * geometry.hidden // V41_FLASH.hidden)
+    expert = layers * 3 * geometry.hidden * geometry.expert_width
     return RankWeights(
         embedding_bytes=2 * VOCABULARY * geometry.hidden * BF16_BYTES,
         attention_bytes=int(attention * FP8_BYTES),
-        router_bytes=layers * geometry.hidden * MOE_ROUTED * BF16_BYTES,
-        shared_bytes=int(layers * expert * FP8_BYTES),
-        routed_bytes=int(layers * expert * MOE_ROUTED // ranks * FP4_BYTES),
+        router_bytes=layers * geometry.hidden * geometry.routed_experts * BF16_BYTES,
+        shared_bytes=int(geometry.shared_experts * expert * FP8_BYTES),
+        routed_bytes=int(geometry.routed_experts * expert * FP4_BYTES / ranks),
     )

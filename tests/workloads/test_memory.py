@@ -13,7 +13,15 @@ from dsv4bench.workloads.batch import Request, equal_requests
 from dsv4bench.workloads.buffers import make_buffers
 from dsv4bench.workloads.cells import Cell, Load
 from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI
-from dsv4bench.workloads.memory import estimate, free_bytes, refuse_too_large, what_fits
+from dsv4bench.workloads.memory import (
+    estimate,
+    free_bytes,
+    own_weight_bytes,
+    refuse_too_large,
+    step_bytes,
+    what_fits,
+)
+from dsv4bench.workloads.model import weight_bytes
 from dsv4bench.workloads.pools import Extent, make_pools, make_tables
 from dsv4bench.workloads.variant import KV_PAIRS, Variant
 
@@ -164,3 +172,13 @@ def test_experts_and_their_rows_are_counted():
         assigned = every * 6 * 2 * 2 * (256 + 64)
         assert memory.moe_bytes == weights + buffers + routing + assigned
     assert estimate((cell,)).moe_bytes == 0
+
+
+@pytest.mark.parametrize(("moe", "ranks", "experts"), [("off", 2, 0), ("collectives", 2, 0), ("experts", 2, 24)])
+def test_weights_that_a_cell_holds_are_the_stacks_and_those_of_experts_that_stand_in(moe, ranks, experts):
+    cell = uniform_cell(2, 8, 120, V41_FLASH_MINI, ranks=ranks, dep=True, variant=Variant(moe=moe))
+    held = 256 * 48 + (experts + 1) * 3 * 256 * 64 if experts else 0  # router, routed of this rank and one shared
+    assert own_weight_bytes(cell) == weight_bytes(V41_FLASH_MINI) + 2 * held
+    without = replace(cell, variant=replace(cell.variant, moe="off"))
+    rest = estimate((cell,)).moe_bytes - 2 * held  # buffers and rows, no weight twice
+    assert step_bytes(cell, rank=0) == step_bytes(without, rank=0) + rest

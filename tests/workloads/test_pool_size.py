@@ -20,6 +20,7 @@ from dsv4bench.workloads.pool_size import (
     refuse_small_pool,
 )
 from dsv4bench.workloads.pools import Extent, make_pools, make_tables
+from dsv4bench.workloads.rank_weights import rank_weights
 from dsv4bench.workloads.variant import KV_PAIRS
 
 H200 = 143_771 * MIB
@@ -27,6 +28,10 @@ FP4 = KV_PAIRS["v41+fp4"]
 # 32 requests of 8192 + 128 tokens on a rank: 33 pages each, of which the window pool holds the last 2
 DEP4 = MemoryPlan(fraction=0.7, ranks=4, requests=32, window_pages=1 + 32 * 2, recipe="dep4")
 WORDS = "--mem-fraction 0.7 --recipe dep4"
+
+
+def refuse(plan, requests, free_bytes, asked="--batch 64"):
+    refuse_small_pool(pool_size(plan, V41_FLASH, FP4, free_bytes), plan, V41_FLASH, requests, asked)
 
 
 def batch(count=32, prefix=8192, extend=128):
@@ -62,7 +67,7 @@ def test_an_h200_does_not_hold_a_rank_of_dep2():
     two = MemoryPlan(fraction=0.92, ranks=2, requests=32, window_pages=65)
     over = 153_742_310_400 - 150_754_820_096
     with pytest.raises(UsageError) as caught:
-        refuse_small_pool(two, V41_FLASH, FP4, batch(), H200, "--batch 64")
+        refuse(two, batch(), H200)
     assert str(caught.value) == (
         "--mem-fraction 0.92: the weights of v41-flash on a rank of 2 take 143.2 GiB (modelled),"
         f" {over / 2**30:.1f} GiB more than the 140.4 GiB that are free; expected the experts on 4 ranks or more"
@@ -71,27 +76,27 @@ def test_an_h200_does_not_hold_a_rank_of_dep2():
 
 def test_a_geometry_that_no_number_of_ranks_fits():
     with pytest.raises(UsageError, match="expected a smaller geometry"):
-        refuse_small_pool(DEP4, V41_FLASH, FP4, batch(), 2**30, "--batch 64")
+        refuse(DEP4, batch(), 2**30)
 
 
 def test_a_batch_that_the_pool_does_not_hold():
     long = batch(prefix=1_000_000)  # 3907 pages each
     pages = 32 * 3907
-    refuse_small_pool(DEP4, V41_FLASH, FP4, batch(), H200, "--batch 64")
+    refuse(DEP4, batch(), H200)
     needed = 81_547_852_800 + 614_227_968 + (1 + pages) * 890 * 256
     enough = -(-needed * 1000 // H200) / 1000
     with pytest.raises(UsageError) as caught:
-        refuse_small_pool(DEP4, V41_FLASH, FP4, long, H200, "--batch 64 --prefix 1000000")
+        refuse(DEP4, long, H200, "--batch 64 --prefix 1000000")
     assert str(caught.value) == (
         f"{WORDS}: --batch 64 --prefix 1000000 takes {pages * 256} tokens of the full pool on a rank, which would hold"
         f" {102_554 * 256}; expected at least --mem-fraction {enough:g}"
     )
-    refuse_small_pool(replace(DEP4, fraction=enough), V41_FLASH, FP4, long, H200, "")
+    refuse(replace(DEP4, fraction=enough), long, H200)
 
 
 def test_no_fraction_would_do():
     with pytest.raises(UsageError, match="which would hold 26253824; no fraction would do"):
-        refuse_small_pool(DEP4, V41_FLASH, FP4, batch(400, prefix=1_000_000), H200, "--batch 800")
+        refuse(DEP4, batch(400, prefix=1_000_000), H200)
 
 
 PLANS = st.builds(
@@ -125,6 +130,13 @@ def test_pools_are_allocated_at_that_size_and_a_cell_sees_its_own_pages(kv):
     own = make_pools(V41_FLASH_MINI, KV_PAIRS[kv], tables, meta)
     assert [t.shape for t in pools.caches()] == [t.shape for t in own.caches()]
     assert {s: ring.shape for s, ring in pools.rings.items()} == {s: ring.shape for s, ring in own.rings.items()}
+
+
+def test_weights_that_the_cell_holds_count_where_they_are_more_than_the_models():
+    plan = MemoryPlan(fraction=0.5, ranks=4, requests=3, window_pages=4)
+    model = rank_weights(V41_FLASH_MINI, 4).total_bytes
+    for own_bytes, counted in ((model - 1, model), (model + 1, model + 1)):
+        assert pool_size(plan, V41_FLASH_MINI, FP4, 2**30, own_bytes).weights_bytes == counted
 
 
 def test_most_of_batches_are_of_different_ones():

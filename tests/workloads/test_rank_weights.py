@@ -1,5 +1,7 @@
 """What the whole model takes on a rank, by hand from specification 1.1, and the stored sets."""
 
+from dataclasses import replace
+
 import pytest
 
 from dsv4bench.errors import UsageError
@@ -26,10 +28,15 @@ def test_a_rank_of_v41_flash_by_hand(ranks, routed_bytes, total_bytes):
     assert found.total_bytes == total_bytes
 
 
-def test_a_smaller_geometry_has_narrower_experts():
+def test_a_smaller_geometry_has_its_own_experts():
     found = rank_weights(V41_FLASH_MINI, 4)
-    assert found.routed_bytes == 40 * 96 * 3 * 256 * 115 // 32 * 17  # 2304 * 256 / 5120 = 115.2
+    assert found.routed_bytes == 40 * 12 * 3 * 256 * 64 // 32 * 17
     assert found.embedding_bytes == 2 * 129_280 * 512
+
+
+def test_a_config_without_experts_has_none():
+    found = rank_weights(replace(V41_FLASH_MINI, routed_experts=0, shared_experts=0, expert_width=0), 4)
+    assert (found.router_bytes, found.shared_bytes, found.routed_bytes) == (0, 0, 0)
 
 
 def test_recipes_say_where_they_come_from():
