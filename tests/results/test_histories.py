@@ -38,6 +38,14 @@ def test_a_cell_of_another_machine_or_switch_is_another_history():
     assert len(found(records)) == 4
 
 
+def test_pools_of_a_fraction_are_another_history():
+    sized = [with_variant(at(minute), **{"mem-fraction": share}) for minute, share in ((2, 0.7), (3, 0.7), (4, 0.8))]
+    first, *_ = cells = found([at(1), *sized])
+    assert sorted(len(one.rows) for one in cells) == [1, 1, 2]
+    assert first.cell["mem-fraction"] == 0.7
+    assert sum("mem-fraction" in one.cell for one in cells) == 2
+
+
 def test_the_folder_of_a_requests_file_is_no_part_of_a_cell():
     records = [at(1), at(2)]
     for one, source in zip(records, ("here/lengths.jsonl", "lengths.jsonl"), strict=True):
