@@ -10,6 +10,8 @@ from dsv4bench.profiling import sweep
 from dsv4bench.profiling.timing import QUICK
 from dsv4bench.results.compare import compare, pairs
 from dsv4bench.workloads.geometry import V41_FLASH_MINI
+from dsv4bench.workloads.model import weight_bytes
+from dsv4bench.workloads.rank_weights import rank_weights
 from tests.profiling.small_groups import COMMIT, TINY, FakeClock, groups, session
 
 
@@ -172,3 +174,43 @@ def test_a_group_gives_its_memory_back_before_the_next_one(monkeypatch, pretend,
     list(sweep.run(plan(batch="1,2"), session(device=torch.device(device))))
     assert events.count("collect") == 2
     assert events.count("empty") == emptied
+
+
+# the rest of the model's weights, with --mem-fraction
+
+
+def sized(**typed):
+    """Groups of the tiny model at a fraction of the device's own memory."""
+    found = plan(mem_fraction="0.9", device_memory="1GB", **typed)
+    return [tuple(replace(cell, memory=replace(cell.memory, device_bytes=None)) for cell in group) for group in found]
+
+
+def test_a_gpu_reserves_what_the_stack_lacks_of_the_models_weights():
+    (group,) = sized(batch="1")
+    gpu = session(device=torch.device("cuda"), free_bytes=10**9)
+    whole = rank_weights(TINY, 1).total_bytes
+    assert sweep._reserved_bytes(group[0], gpu) == whole - weight_bytes(TINY) > 0
+    assert sweep._reserved_bytes(group[0], replace(gpu, device=torch.device("cpu"))) == 0
+    assert sweep._reserved_bytes(plan(batch="1")[0][0], gpu) == 0
+
+
+def test_weights_are_reserved_once_and_anew_for_another_size(monkeypatch, weights, pretend):
+    sizes = iter((100, 100, 50, 0))
+    reserved = []
+    honest = sweep.reserve
+    monkeypatch.setattr(sweep, "_reserved_bytes", lambda cell, session: next(sizes))
+    monkeypatch.setattr(sweep, "reserve", lambda model, count: reserved.append(count) or honest(model, count))
+    list(sweep.run(plan(batch="1,2,3,4"), session()))
+    assert reserved == [100, 50, 0]
+    assert len(weights) == 3
+
+
+def test_weights_that_do_not_fit_after_all_are_rows(monkeypatch):
+    def full(model, count):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 70.00 GiB. GPU 0 has less.")
+
+    monkeypatch.setattr(sweep, "reserve", full)
+    (records,) = sweep.run(plan(batch="1", graph=False), session())
+    assert [(one.status, one.reason) for one in records] == [
+        ("out_of_memory", "CUDA out of memory. Tried to allocate 70.00 GiB")
+    ] * 2
