@@ -112,11 +112,13 @@ def _seen() -> dict[str, Any]:
 
 
 def _warm(group: GroupRun, run: CellRun, pool: Pool | None) -> None:
+    """Run a cell's forwards, and the first of its graphs' on the stream of captures: the same on every rank."""
     _run_eagerly(group, run)
-    if pool is not None and run.graph:
-        step, forward = group.steps[run.key], group.counted(run)
-        step.load(forward)
-        warm_up(group.graphs.pieces(run, step, forward), pool.stream)
+    taken = [forward for forward in group.prefill.all_forwards() if group.graphs.key(run, forward) != NO_GRAPH]
+    if pool is not None and run.graph and taken:
+        step = group.steps[run.key]
+        step.load(taken[0])
+        warm_up(group.graphs.pieces(run, step, taken[0]), pool.stream)
 
 
 def _run_eagerly(group: GroupRun, run: CellRun) -> None:
