@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from dsv4bench.dashboards.cells import (
     batch_text,
@@ -27,6 +28,7 @@ from dsv4bench.results.compare import Pair
 from dsv4bench.results.record import Record
 from dsv4bench.units import format_bytes, format_count
 
+READ = ("batch", "mode")
 LEAST = "lowest_free_bytes"
 SIZES = {LEAST: "least free", "workspace_bytes": "workspace", "peak_reserved_bytes": "peak"}
 UNREAD = ("peak_allocated_bytes", "device_bytes", "weights_bytes", "full_pool_tokens", "window_pool_tokens")
@@ -43,7 +45,7 @@ def _slack_table(same: Sequence[Pair]) -> Table:
     records, switches = records_of(same), same[0].any.variant
     mode, both = short_modes(records), both_ran(same)
     columns = (
-        *CELL_COLUMNS,
+        *(column if column.title in READ else replace(column, title="") for column in CELL_COLUMNS),
         Column(SIZES[LEAST], _names(LEAST)),
         Column("reuse takes" if both else "", ("taken_bytes",)),
         *(Column(title, _names(name)) for name, title in list(SIZES.items())[1:]),
