@@ -75,7 +75,6 @@ def root(
 
 @app.command(epilog=f"{AXIS} {EPILOG}")
 def prefill(
-    context: typer.Context,
     batch: options.Batch = ["1"],
     extend: options.Extend = None,
     prefix: options.Prefix = None,
@@ -116,17 +115,17 @@ def prefill(
     quiet: options.Quiet = False,
 ) -> None:
     """Run the 40-layer attention stack of a prefill, before and after, and count and time it."""
+    typed = dict(locals())  # not a context's `params`, which some versions of typer do not convert
     from dsv4bench.cli_source import enter
 
     tree = enter(src)  # before anything heavy is imported
     from dsv4bench.cli_prefill import run_typed
 
-    raise typer.Exit(run_typed(context.params, tree, output_format(form, as_json)))
+    raise typer.Exit(run_typed(typed, tree, output_format(form, as_json)))
 
 
 @app.command(epilog=EPILOG)
 def kernels(
-    context: typer.Context,
     names: kernel_options.Names = None,
     rows: kernel_options.Rows = None,
     kv: kernel_options.Kv = None,
@@ -156,13 +155,14 @@ def kernels(
 
     A provider is checked against the reference first; a wrong result has no speed.
     """
+    given = dict(locals())
     from dsv4bench.cli_source import enter
 
     tree = enter(src)  # before anything heavy is imported
     from dsv4bench import cli_kernels
     from dsv4bench.workloads.kernel_cells import KernelArguments
 
-    cli_kernels.check_modes(context.params)
+    cli_kernels.check_modes(given)
     typed = KernelArguments(names or (), rows or (), kv or (), case or (), provider, device, seed, samples, quick)
     if once or ncu or ncu_report:
         from dsv4bench import cli_ncu

@@ -12,7 +12,6 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def capture(
-    context: typer.Context,
     batch: options.Batch = ["2"],
     extend: options.Extend = None,
     prefix: options.Prefix = None,
@@ -35,11 +34,12 @@ def capture(
     Listed is what a capture refuses (a value read to the host, a size that depends on data, fresh host memory) and what
     a replay would keep of its first batch (a shape, a number, a tensor that nobody refreshes).
     """
+    given = dict(locals())
     from dsv4bench import cli_capture_report as report
     from dsv4bench.cli import FAILED, INTERRUPTED, NOTHING, OK
     from dsv4bench.workloads.options import PrefillArguments
 
-    typed = {name: value for name, value in context.params.items() if name != "as_json" and value is not None}
+    typed = {name: value for name, value in given.items() if name != "as_json" and value is not None}
     reports, interrupted = report.capture_reports(PrefillArguments(**typed, graph=True, reuse="on", device="cpu"))
     typer.echo(report.as_json(reports) if as_json else report.as_text(reports))
     if interrupted:

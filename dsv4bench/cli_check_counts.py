@@ -57,7 +57,6 @@ AllowUnattributed = Annotated[
 
 
 def counts(
-    context: typer.Context,
     expect: Expect,
     path: Path_ = None,
     batch: Batch = None,
@@ -93,9 +92,10 @@ def counts(
     Without PATH the cells run here once, checked as prefill checks them. Options choose among the records of PATH; of
     a trace each whole step is checked.
     """
+    given = dict(locals())
     from dsv4bench.cli_expect import Request, TraceOptions, run_check
 
-    typed = {name: value for name, value in context.params.items() if value not in (None, [], ())}
+    typed = {name: value for name, value in given.items() if value not in (None, [], ())}
     typed["path"] = typed.pop("attention_path", None)
     trace = TraceOptions(patterns, infer, ledger, steps, allow_unattributed)
     request = Request(expect, path, typed, out, allow_uncounted, "json" if as_json else form, quiet, trace)

@@ -17,7 +17,6 @@ OWN = ("buckets", "late_replay", "form", "as_json", "quiet")
 
 
 def replay(
-    context: typer.Context,
     buckets: Buckets = "",
     compressor: options.Compressor = ["both"],
     breaks: options.Breaks = ["sm100"],
@@ -39,9 +38,10 @@ def replay(
     prefix, two chunks of one request, an idle rank. Buffers and slots to be written are poisoned before each replay. On
     a CPU the graphs are tapes.
     """
+    given = dict(locals())
     from dsv4bench.cli_replay_proof import run_replay_proof
     from dsv4bench.workloads.options import PrefillArguments
 
-    typed = {name: value for name, value in context.params.items() if name not in OWN and value is not None}
+    typed = {name: value for name, value in given.items() if name not in OWN and value is not None}
     arguments = PrefillArguments(**typed, replay=late_replay, graph=True, reuse="on")
     raise typer.Exit(run_replay_proof(arguments, buckets, "json" if as_json else form, quiet))

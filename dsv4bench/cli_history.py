@@ -33,7 +33,6 @@ Machine = Annotated[Words, typer.Option("--machine", metavar="NAME", help="Only 
 
 
 def history(
-    context: typer.Context,
     folders: Folders = None,
     batch: Batch = None,
     extend: Extend = None,
@@ -51,11 +50,12 @@ def history(
     as_json: options.Json = False,
 ) -> None:
     """Show a cell's step time over time and commits, oldest first."""
+    given = dict(locals())
     from dsv4bench.cli import output_format
     from dsv4bench.cli_history_run import run_history
 
     other = ("folders", "form", "as_json")
-    typed = {name: values for name, values in context.params.items() if values and name not in other}
+    typed = {name: values for name, values in given.items() if values and name not in other}
     wanted = {name: _values(name, values) for name, values in typed.items()}
     run_history(folders or [Path("results")], wanted, output_format(form, as_json))
 

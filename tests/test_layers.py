@@ -164,6 +164,13 @@ def test_reading_the_environment_is_seen(text):
     assert reads_environment(ast.parse(text))
 
 
+@pytest.mark.parametrize("source", [s for s in sources() if room(s.module) == "cli"], ids=lambda source: source.module)
+def test_commands_read_what_was_typed_from_their_arguments(source):
+    """Some versions of typer leave a context's `params` unconverted: a path stays a text."""
+    asked = [name.attr for name in ast.walk(source.tree) if isinstance(name, ast.Attribute) and name.attr == "Context"]
+    assert asked == []
+
+
 def loaded_by(module: str) -> set[str]:
     """Return the modules of ours that importing a module of the command line loads, outside functions."""
     path = PACKAGE / f"{module.removeprefix('dsv4bench.')}.py"
