@@ -118,9 +118,17 @@ def _shared(planned: Sequence[Planned]) -> dict[str, Any]:
 
 
 def _stack_share(planned: Sequence[Planned]) -> list[str]:
-    shares = sorted(one["stack_share"] for one in planned)
-    about = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (*shares[:1], *shares[-1:])))
-    return [f"attention stack only: about {about} of the FLOPs of v41-flash's layers (modelled)"] if shares else []
+    """Return a line for each thing that cells run: what it is, and its shares of a layer's work."""
+    return [
+        f"{same[0]['in_step']}: about {_about(same, 'stack_share')} of the FLOPs and"
+        f" {_about(same, 'stack_bytes_share')} of the bytes of v41-flash's layers (modelled)"
+        for same in grouped(planned, lambda one: one["in_step"])
+    ]
+
+
+def _about(planned: Sequence[Planned], name: str) -> str:
+    shares = sorted(one[name] for one in planned)
+    return " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares[0], shares[-1])))
 
 
 def _padding(one: Planned) -> tuple[Cell, Cell]:

@@ -17,9 +17,9 @@ from dsv4bench.results.record import Record
 from dsv4bench.units import format_ns, format_percent
 from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.cells import Cell
-from dsv4bench.workloads.geometry import V41_FLASH
 from dsv4bench.workloads.late_layers import sparse_layers
-from dsv4bench.workloads.model import attention_share, break_copies, dequants, reuse_saving
+from dsv4bench.workloads.model import break_copies, dequants, reuse_saving
+from dsv4bench.workloads.step_scope import what_is_in_the_step
 
 LEAST_SAMPLES = 6  # with fewer, not even all samples together bound the median with 95 % confidence
 REPLAYED_FOR_BOTH = "a cell that was replayed and compared stands for reuse off and on"
@@ -107,8 +107,7 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
     """Return the lines that must be shown with a cell."""
     cell = run.cell
     forward = next(f for f in group.plan[0] if f.live)
-    share = attention_share(V41_FLASH, forward, cell.variant)
-    scope = f"attention stack only: about {share:.0%} of the FLOPs of {V41_FLASH.name}'s layers (modelled)"
+    scope = what_is_in_the_step(forward, cell.variant, cell.ranks)
     found = [*group.session.notes, scope, *_recipe(cell, forward)]
     if run.graph and group.session.device.type != "cuda":
         found += [ON_A_TAPE, *([REPLAYED_FOR_BOTH] if run.live and not run.full else [])]

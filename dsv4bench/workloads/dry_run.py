@@ -10,10 +10,10 @@ from dsv4bench.units import format_ns, format_rate
 from dsv4bench.workloads.batch import Batch
 from dsv4bench.workloads.buckets import Refusal
 from dsv4bench.workloads.cells import Cell, Group
-from dsv4bench.workloads.geometry import V41_FLASH
 from dsv4bench.workloads.memory import Memory, estimate, pools_of
-from dsv4bench.workloads.model import attention_share, ceilings_of, forward_ns, reuse_saving
+from dsv4bench.workloads.model import ceilings_of, forward_ns, reuse_saving
 from dsv4bench.workloads.pool_size import PoolSize
+from dsv4bench.workloads.step_scope import in_words, layer_shares
 
 USUAL_SAMPLES = 10  # fewest samples where sampling stops by its own rule
 OTHER_RUNS = 8  # runs of a step besides its samples: two verifications, warm-up, counting
@@ -28,8 +28,8 @@ class Planned:
     refused does not run: its times are None. `step_ns` sums the slowest rank of every forward; `cell_ns` is all runs of
     the cell, rank after rank. `saved_rows` and `saved_bytes` are what reuse saves on all ranks, `saved_ns` what it
     saves of the step, its launches apart, and `saved_share` that time as a share of the step without reuse.
-    `stack_share` is the stack's share of the FLOPs of v41-flash's layers. `memory` is taken once by all cells of the
-    group. `pools` are those of `--mem-fraction`.
+    `stack_share` and `stack_bytes_share` are the step's shares of the FLOPs and bytes of v41-flash's layers.
+    `memory` is taken once by all cells of the group. `pools` are those of `--mem-fraction`.
     """
 
     cell: Cell
@@ -45,6 +45,7 @@ class Planned:
     saved_ns: float
     saved_share: float
     stack_share: float
+    stack_bytes_share: float
     memory: Memory
     pools: PoolSize | None = None
 
@@ -94,7 +95,9 @@ def as_plain(row: Planned) -> dict[str, Any]:
         "mhc": variant.mhc,
         **{name: getattr(row, name) for name in ("step_ns", "cell_ns", "saved_rows", "saved_bytes", "saved_ns")},
         "saved_share": row.saved_share,
+        "in_step": in_words(variant),
         "stack_share": row.stack_share,
+        "stack_bytes_share": row.stack_bytes_share,
         "memory_bytes": row.memory.total_bytes,
         "refusals": list(row.refusals),
         **_pools(row),
@@ -139,6 +142,7 @@ def _planned(cell: Cell, samples: int | None, memory: Memory) -> Planned:
     rate = ceilings_of(cell.device).bytes_per_s
     saved_ns = sum(max(saving.ns(rate) for saving in ranks) for ranks in savings)
     before_ns = _step_ns(_times_ns(replace(cell, variant=replace(cell.variant, reuse="off"))))
+    shares = _layer_shares(cell)
     return Planned(
         cell=cell,
         rows=cell.load.rows,
@@ -152,7 +156,8 @@ def _planned(cell: Cell, samples: int | None, memory: Memory) -> Planned:
         saved_bytes=sum(saving.bytes for ranks in savings for saving in ranks),
         saved_ns=saved_ns,
         saved_share=saved_ns / before_ns,
-        stack_share=_stack_share(cell),
+        stack_share=shares[0],
+        stack_bytes_share=shares[1],
         memory=memory,
     )
 
@@ -169,6 +174,6 @@ def _step_ns(times: Sequence[Sequence[float]]) -> float:
     return sum(max(ranks) for ranks in times)
 
 
-def _stack_share(cell: Cell) -> float:
+def _layer_shares(cell: Cell) -> tuple[float, float]:
     first = next(batch for ranks in cell.forwards for batch in ranks if batch.live)
-    return attention_share(V41_FLASH, first, cell.variant)
+    return layer_shares(first, cell.variant, cell.ranks)

@@ -21,9 +21,7 @@ from dsv4bench.workloads.variant import KVPair, Variant
 BF16_BYTES = 2
 ROW_BYTES = HEAD_DIM * BF16_BYTES  # a workspace row, and the bf16 row of a writer
 
-# The MoE block of v41-flash (specification 1.1), which the stack leaves out: per token 6 routed and 1 shared expert
-# of three matrices, and a router of one column per expert.
-MOE_EXPERTS_PER_TOKEN, MOE_WIDTH, MOE_ROUTED = 7, 2304, 384
+MOE_WIDTH, MOE_ROUTED = 2304, 384  # of the MoE of v41-flash (specification 1.1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +145,7 @@ def forward_work(geometry: Geometry, batch: Batch, variant: Variant) -> dict[str
     kv, sparse = variant.kv, sparse_layers(geometry, variant, batch)
     window_rows = swa_rows(batch, geometry.window) * len(sparse)
     head_rows = dequant_rows(geometry, batch, variant)
-    own = _own_rows(geometry, batch, variant)
+    own = own_rows(geometry, batch, variant)
     rows = sum(part.live for _, part in own)
     written = sum(batch.live // kind.ratio for kind in geometry.layers if kind.owns_kv)
     row_writes = rows * kv.main.row_bytes + written * (kv.extra.row_bytes + INDEX_K.row_bytes)
@@ -166,11 +164,11 @@ def forward_work(geometry: Geometry, batch: Batch, variant: Variant) -> dict[str
 
 def _mixing(geometry: Geometry, batch: Batch, variant: Variant) -> Iterator[Cost]:
     """Yield the work of mixing residual streams around every sublayer, where that is in the step (1.1)."""
-    for kind, part in _own_rows(geometry, batch, variant):
+    for kind, part in own_rows(geometry, batch, variant):
         yield from (cost for _, cost in mixing_costs(geometry, part.rows, kind, variant))
 
 
-def _own_rows(geometry: Geometry, batch: Batch, variant: Variant) -> list[tuple[LayerKind, Batch]]:
+def own_rows(geometry: Geometry, batch: Batch, variant: Variant) -> list[tuple[LayerKind, Batch]]:
     """Return every layer with the batch whose rows it runs: late layers that are replayed run those of the tail."""
     own = [(kind, batch) for kind in early(geometry, variant)]
     if late(geometry, variant):
@@ -183,7 +181,7 @@ def break_copies(geometry: Geometry, batch: Batch, variant: Variant) -> Cost:
     """Return the bytes that a breakable graph moves to copy what its breaks return, of live rows (6.6)."""
     if batch.bucket is None:  # no forward of a graph
         return Cost(0, 0, 0)
-    own = _own_rows(geometry, batch, variant)
+    own = own_rows(geometry, batch, variant)
     copied = sum(part.live * sum(copied_row_bytes(geometry, kind, variant)) for kind, part in own)
     return Cost(0, copied, copied)
 
@@ -259,10 +257,3 @@ def forward_ns(geometry: Geometry, batch: Batch, variant: Variant, ceilings: Cei
     whole = variant.graph and variant.graph_mode == "full"
     host_ns = 0.0 if whole else launches(geometry, batch, variant) * ceilings.launch_ns
     return max(seconds * NS_PER_S, host_ns)
-
-
-def attention_share(geometry: Geometry, batch: Batch, variant: Variant) -> float:
-    """Return the attention stack's share of the FLOPs of its layers, the MoE of v41-flash being the rest (1.1)."""
-    stack = sum(cost.flops for cost in forward_work(geometry, batch, variant).values())
-    per_row = 2 * geometry.hidden * (3 * MOE_EXPERTS_PER_TOKEN * MOE_WIDTH + MOE_ROUTED)
-    return stack / (stack + per_row * batch.live * len(geometry.layers))

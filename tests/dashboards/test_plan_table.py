@@ -37,7 +37,9 @@ EAGER = {
     "saved_bytes": 136 * 2**30,
     "saved_ns": 34_458_000.0,
     "saved_share": 0.137,
+    "in_step": "attention stack only",
     "stack_share": 0.43,
+    "stack_bytes_share": 0.2,
     "memory_bytes": 21 * 2**30,
     "refusals": [],
 }
@@ -71,8 +73,8 @@ def test_a_plan_is_read_in_80_columns():
         "    1  1024    1    1024  eager  off     251 ms  9.4 s  21.00 GiB\n"
         "geometry v41-flash, prefix 65536, chunk 8192, ranks 1, kv v41+fp4, compressor\n"
         "  fused, provider triton\n"
-        "attention stack only: about 41% to 43% of the FLOPs of v41-flash's layers\n"
-        "  (modelled)\n"
+        "attention stack only: about 41% to 43% of the FLOPs and 20% of the bytes of\n"
+        "  v41-flash's layers (modelled)\n"
         "a note\n"
     )
     assert plain(savings) == (
@@ -80,8 +82,8 @@ def test_a_plan_is_read_in_80_columns():
         "batch  rows  fwd  extend  rows saved  bytes saved  us saved  of the step\n"
         "   64  8192    1     128   111366144    136.0 GiB     34458      13.70 %\n"
         "    1  1024    1    1024        1000    1.000 MiB    0.5000     0.50 % ?\n"
-        "attention stack only: about 41% to 43% of the FLOPs of v41-flash's layers\n"
-        "  (modelled)\n"
+        "attention stack only: about 41% to 43% of the FLOPs and 20% of the bytes of\n"
+        "  v41-flash's layers (modelled)\n"
         "of the step: of the load's first cell above, without reuse\n"
         "? not resolvable here is to be expected: under 0.50 % of the step\n"
     )
@@ -144,7 +146,8 @@ def test_csv_has_plain_numbers_by_the_names_of_the_plan_and_every_axis():
         ("fault", "buckets", "breaks", "break_outputs"), ""
     )
     assert set(EAGER) - set(first) == {
-        *("source", "refusals", "stack_share", "saved_rows", "saved_bytes", "saved_ns", "saved_share"),
+        *("source", "refusals", "in_step", "stack_share", "stack_bytes_share"),
+        *("saved_rows", "saved_bytes", "saved_ns", "saved_share"),
     }
     assert (second["status"], second["step_ns"], second["cell_ns"]) == ("refused", "", "")
     (only,) = read(savings)

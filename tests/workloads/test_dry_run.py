@@ -9,7 +9,8 @@ from dsv4bench.workloads.cells import Cell, Load
 from dsv4bench.workloads.dry_run import as_plain, plan_notes, planned
 from dsv4bench.workloads.geometry import V41_FLASH
 from dsv4bench.workloads.memory import estimate
-from dsv4bench.workloads.model import H200_CEILINGS, attention_share, forward_ns, reuse_saving
+from dsv4bench.workloads.model import H200_CEILINGS, forward_ns, reuse_saving
+from dsv4bench.workloads.step_scope import layer_shares
 from dsv4bench.workloads.variant import Variant
 
 ONE = Cell(V41_FLASH, Load(equal_requests(1, 8192, 0, 8192)), 8192, Variant(), device="cuda")
@@ -27,7 +28,7 @@ def test_one_forward():
     assert (found.saved_rows, found.saved_bytes) == (237_568 - 20_480, (237_568 - 20_480) * 1312)
     assert found.memory == estimate((ONE,))
     assert found.saved_ns == pytest.approx((237_568 - 20_480) * 1312 / 4.24e12 * 1e9)
-    assert found.stack_share == attention_share(V41_FLASH, ONE.forwards[0][0], Variant())
+    assert (found.stack_share, found.stack_bytes_share) == layer_shares(ONE.forwards[0][0], Variant())
 
 
 def test_a_saving_is_a_share_of_the_step_without_reuse_on_both_sides():

@@ -12,7 +12,6 @@ from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI
 from dsv4bench.workloads.model import (
     CPU_CEILINGS,
     H200_CEILINGS,
-    attention_share,
     break_copies,
     ceilings_of,
     compressed_rows,
@@ -135,14 +134,6 @@ def test_writers_by_hand():
     work = forward_work(V41_FLASH, uniform(1, 10, 0, 10), Variant())["writers"]
     assert work.bytes_read == 40 * 10 * 1024
     assert work.bytes_written == 40 * 10 * 528 + (3 * 5 + 10) * (288 + 68)
-
-
-def test_share_of_a_layer():
-    assert 0.38 < attention_share(V41_FLASH, FRESH, Variant()) < 0.42  # "about 40 %"
-    moe = 2 * 5120 * (7 * 3 * 2304 + 384)  # FLOPs of one row
-    row = uniform(1, 1, 0, 1)
-    stack = sum(cost.flops for cost in forward_work(V41_FLASH, row, Variant()).values())
-    assert attention_share(V41_FLASH, row, Variant()) == pytest.approx(stack / (stack + 40 * moe))
 
 
 @pytest.mark.parametrize(
