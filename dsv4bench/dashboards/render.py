@@ -11,10 +11,11 @@ from typing import TextIO
 
 from dsv4bench.dashboards.markdown import markdown
 from dsv4bench.dashboards.style import HEAD, highlights
-from dsv4bench.dashboards.table import Column, Table, printable
+from dsv4bench.dashboards.table import Column, Table, printable, shortened
 
 WIDTH = 80
 GAP = 2
+LEAST_LETTERS = 16  # of a name that is cut
 
 
 def plain(table: Table, width: int = WIDTH) -> str:
@@ -83,16 +84,52 @@ def _csv_value(value: object) -> object:
 
 def _lines(table: Table, width: int) -> list[tuple[str, str]]:
     """Return the table's lines, each with the style that it has on a terminal."""
-    columns, texts = table.shown()
-    widths = [max(map(len, parts)) for parts in zip([one.title for one in columns], *texts, strict=True)]
+    columns, texts, notes = _fitted(table, width)
+    widths = _widths(columns, texts)
     # a table that is a little too wide comes closer together rather than losing figures
     gap = GAP if sum(widths) + GAP * (len(widths) - 1) <= width else 1
     head = _line(columns, widths, [column.title for column in columns], gap)
     found = [(line, HEAD) for line in textwrap.wrap(table.title, width, break_on_hyphens=False)]
     found += [(head, "dim"), *((_line(columns, widths, row, gap), "") for row in texts)] if columns else []
-    for note in table.notes:
+    for note in notes:
         found += [(line, "") for line in textwrap.wrap(note, width, subsequent_indent="  ", break_on_hyphens=False)]
     return [(printable(line), style) for line, style in found]
+
+
+def _fitted(table: Table, width: int) -> tuple[list[Column], list[list[str]], tuple[str, ...]]:
+    """Return the columns, texts and notes to be read.
+
+    Of a table that is too wide a note says what all rows share, from the right on; then its longest names are cut.
+    """
+    columns, texts = table.shown()
+    shared: list[str] = []
+    for place in range(len(columns) - 1, 0, -1):
+        if _excess(columns, texts, width) > 0 and len({row[place] for row in texts}) == 1:
+            shared.insert(0, f"{columns[place].title} {texts[0][place]}")
+            columns = columns[:place] + columns[place + 1 :]
+            texts = [row[:place] + row[place + 1 :] for row in texts]
+    notes = (f"in every row: {', '.join(shared)}", *table.notes) if shared else table.notes
+    return columns, _cut(columns, texts, _excess(columns, texts, width)), notes
+
+
+def _cut(columns: Sequence[Column], texts: list[list[str]], excess: int) -> list[list[str]]:
+    """Return the texts without `excess` letters of the longest names, unless too little of them would be left."""
+    names = [(width, place) for place, width in enumerate(_widths(columns, texts)) if not columns[place].right]
+    longest, place = max(names, default=(0, 0))
+    if excess <= 0 or longest - excess < LEAST_LETTERS:
+        return texts
+    letters = longest - excess
+    return [[shortened(text, letters) if at == place else text for at, text in enumerate(row)] for row in texts]
+
+
+def _excess(columns: Sequence[Column], texts: Sequence[Sequence[str]], width: int) -> int:
+    """Return by how many columns a table is wider than `width`, its columns as close as they may be."""
+    widths = _widths(columns, texts)
+    return sum(widths) + len(widths) - 1 - width
+
+
+def _widths(columns: Sequence[Column], texts: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, parts)) for parts in zip([one.title for one in columns], *texts, strict=True)]
 
 
 def _line(columns: list[Column], widths: list[int], texts: list[str], gap: int) -> str:

@@ -8,7 +8,7 @@ from statistics import median
 
 from dsv4bench.dashboards.finding_table import finding_table
 from dsv4bench.dashboards.redundancy_tables import repeated_table
-from dsv4bench.dashboards.table import Cell, Column, Table, cell
+from dsv4bench.dashboards.table import Cell, Column, Table, cell, shortened
 from dsv4bench.ranges import PREFIX
 from dsv4bench.results.reviews import Coverage, GroupRow, Head, RankRow, Review, StepRow, Totals, whole
 from dsv4bench.units import format_bytes, format_in_unit, format_ns, format_percent, time_unit
@@ -82,12 +82,6 @@ def _group_row(row: GroupRow, scale: int) -> tuple[Cell, ...]:
 def between(least: int | None, most: int | None) -> str:
     """Return "5" for equal numbers, "5..7" for others."""
     return f"{least}" if least == most else f"{least}..{most}"
-
-
-def shortened(name: str, letters: int = NAME_LETTERS) -> str:
-    """Return a name, a long one with its middle left out."""
-    half = (letters - 2) // 2
-    return name if len(name) <= letters else f"{name[: letters - 2 - half]}..{name[-half:]}"
 
 
 def kernel_title(name: str, letters: int = NAME_LETTERS) -> str:

@@ -58,6 +58,12 @@ def joined(words: Sequence[object]) -> str:
     return " ".join(dict.fromkeys(map(str, words)))
 
 
+def shortened(name: str, letters: int) -> str:
+    """Return a name, one of more letters with its middle left out."""
+    half = (letters - 2) // 2
+    return name if len(name) <= letters else f"{name[: letters - 2 - half]}..{name[-half:]}"
+
+
 def printable(text: str) -> str:
     """Return a text without what moves a cursor or colours a terminal; names in a trace may hold anything."""
     return text if text.isprintable() else "".join(sign if sign.isprintable() else " " for sign in text)

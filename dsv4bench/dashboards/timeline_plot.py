@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dsv4bench.dashboards.review_tables import shortened
-from dsv4bench.dashboards.table import printable
+from dsv4bench.dashboards.table import printable, shortened
 from dsv4bench.errors import UsageError
 from dsv4bench.results.timelines import Lane, Timeline
 from dsv4bench.units import in_unit, time_unit

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsv4bench.dashboards.finding_table import finding_table
-from dsv4bench.dashboards.review_tables import between, coverage_text, kernel_title, shortened
+from dsv4bench.dashboards.review_tables import between, coverage_text, kernel_title
 from dsv4bench.dashboards.style import arrow
-from dsv4bench.dashboards.table import Cell, Column, Table, cell
+from dsv4bench.dashboards.table import Cell, Column, Table, cell, shortened
 from dsv4bench.results.trace_diffs import DiffRow, KernelChange, Likeness, Span, TraceDiff
 from dsv4bench.units import NS_PER_US, format_in_unit, format_percent, time_unit
 

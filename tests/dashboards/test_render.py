@@ -47,6 +47,61 @@ def test_a_table_that_is_too_wide_comes_closer_and_loses_nothing():
     assert "a|b 38 -> 4" in plain(TABLE, width=5)
 
 
+WIDE = Table(
+    "A title",
+    (Column("kernel", ("kernel",), right=False), Column("where", ("where",), right=False), Column("us", ("us",))),
+    (
+        (cell("a_kernel_of_twenty_one"), cell("eager"), cell(7)),
+        (cell("another"), cell("eager"), cell(12)),
+    ),
+    ("a note",),
+)
+
+
+CLOSER = """\
+A title
+kernel                 where us
+a_kernel_of_twenty_one eager  7
+another                eager 12
+a note
+"""
+WITHOUT_WHAT_ALL_SHARE = """\
+A title
+kernel                  us
+a_kernel_of_twenty_one   7
+another                 12
+in every row: where eager
+a note
+"""
+NAMES_CUT = """\
+A title
+kernel           us
+a_kerne..nty_one  7
+another          12
+in every row: where
+  eager
+a note
+"""
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [(31, CLOSER), (30, WITHOUT_WHAT_ALL_SHARE), (26, WITHOUT_WHAT_ALL_SHARE), (19, NAMES_CUT)],
+    ids=["closer", "what-all-share", "just-fits", "names-cut"],
+)
+def test_a_table_that_is_too_wide(width, text):
+    assert plain(WIDE, width) == text
+
+
+def test_a_name_is_not_cut_to_nothing():
+    assert "a_kernel_of_twenty_one  7" in plain(WIDE, 18)
+
+
+def test_csv_and_markdown_keep_what_text_has_no_room_for():
+    assert "a_kernel_of_twenty_one,eager,7" in csv_text([WIDE])
+    assert "| a\\_kernel\\_of\\_twenty\\_one | eager | 7 |" in markdown(WIDE)
+
+
 def test_a_long_note_is_wrapped_and_indented():
     table = Table("t", (), (), ("a note of words " * 8,))
     lines = plain(table).splitlines()
