@@ -63,12 +63,12 @@ def _routed(step: Step, moe: Moe, experts: ExpertWeights, rows: int | None) -> I
         yield f"{assigned} rows of experts for {sum(moe.counts)} live rows, expected {top} each"
     live, first = moe.counts[moe.ranks.rank], _starts(moe, rows)[moe.ranks.rank]
     probes = sorted({live * place // PROBES for place in range(PROBES)}) if live else []
-    x, ids = moe.x[probes].float().cpu(), moe.routing.ids[[first + row for row in probes]].cpu()
-    every = moe.ranks.tell("probed rows", (x, ids))
+    x, ids = moe.x[probes].float(), moe.routing.ids[[first + row for row in probes]]
+    every = moe.ranks.tell("probed rows", (x.cpu(), ids.cpu()))
     parts = moe.ranks.tell("parts of probed rows", [_part(experts, *probed) for probed in every])
     if not probes:
         return
-    wanted = sum(part[moe.ranks.rank] for part in parts) + _shared(experts, x)
+    wanted = sum(part[moe.ranks.rank] for part in parts) + _shared(experts, x).cpu()
     got = (moe.added[probes].float() - step.buffers.residual[probes].float()).cpu()
     errors = (got - wanted).norm(dim=1) / wanted.norm(dim=1)
     worst = float(errors.max())
@@ -80,15 +80,16 @@ def _routed(step: Step, moe: Moe, experts: ExpertWeights, rows: int | None) -> I
 
 def _part(experts: ExpertWeights, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """Return in f32 what the experts held here add to rows `x` [n, hidden] whose experts are `ids` [n, top-k]."""
+    x = x.to(experts.router.device)
     found = torch.zeros_like(x)
-    chosen = _scores(experts, x).gather(1, ids) if len(x) else torch.zeros(0)
-    for row in range(len(x)):
-        for place, expert in enumerate(ids[row].tolist()):
+    for row, numbers in enumerate(ids.tolist()):
+        chosen = _scores(experts, x[row])[numbers]
+        for expert, score in zip(numbers, chosen, strict=True):
             local = expert - experts.first
             if 0 <= local < experts.held:
-                weight = ROUTED_SCALING * chosen[row, place] / chosen[row].sum()
-                found[row] += weight * _expert(x[row], experts.gate_up[local], experts.down[local])
-    return found
+                added = _expert(x[row], experts.gate_up[local], experts.down[local])
+                found[row] += ROUTED_SCALING * score / chosen.sum() * added
+    return found.cpu()
 
 
 def _shared(experts: ExpertWeights, x: torch.Tensor) -> torch.Tensor:
@@ -96,14 +97,14 @@ def _shared(experts: ExpertWeights, x: torch.Tensor) -> torch.Tensor:
 
 
 def _expert(row: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-    both = row @ gate_up.float().cpu()
+    both = row @ gate_up.float()
     width = both.shape[0] // 2
     gate, up = both[:width].clamp(max=SWIGLU_LIMIT), both[width:].clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)
-    return (gate / (1 + torch.exp(-gate)) * up) @ down.float().cpu()
+    return (gate / (1 + torch.exp(-gate)) * up) @ down.float()
 
 
 def _scores(experts: ExpertWeights, x: torch.Tensor) -> torch.Tensor:
-    return torch.log1p(torch.exp(x @ experts.router.float().cpu())).sqrt()
+    return torch.log1p(torch.exp(x @ experts.router.float())).sqrt()
 
 
 def _not_the_best(experts: ExpertWeights, x: torch.Tensor, ids: torch.Tensor) -> bool:

@@ -42,6 +42,8 @@ def why_not_costed(geometry: Geometry, batch: Batch, variant: Variant) -> str | 
     """Return one sentence saying why the operations of a forward have no costs here, or None if they have."""
     if variant.replay == "on":
         return "the late layers are replayed: their operations have no costs in the model"
+    if variant.moe != "off":
+        return "what stands in for the MoE has no costs in the model: peaks and projections are of --moe off"
     if len(sparse_layers(geometry, variant, batch)) < len(geometry.layers):
         return "layers attend packed caches: their operations have no costs in the model"
     return None
