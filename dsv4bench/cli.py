@@ -96,6 +96,7 @@ def prefill(
     geometry: options.Geometry = None,
     dep_simulated: options.DepSimulated = ["1"],
     dep: options.Dep = "",
+    align: options.Align = "barrier",
     device: options.Device = "auto",
     seed: options.Seed = "0",
     samples: options.Samples = None,

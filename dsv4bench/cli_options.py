@@ -129,6 +129,10 @@ Dep = Annotated[
     str,
     typer.Option("--dep", metavar="N", help="Deal the requests to N ranks, real processes with a device each."),
 ]
+Align = Annotated[
+    str,
+    typer.Option("--align", metavar="barrier|free", help="How ranks of --dep begin a sample: together, or each alone."),
+]
 Device = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to run.")]
 Seed = Annotated[str, typer.Option("--seed", metavar="N", help="Seed of weights, inputs and page tables.")]
 Samples = Annotated[

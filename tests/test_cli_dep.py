@@ -52,6 +52,8 @@ def run(monkeypatch, capsys, tmp_path):
         ("--dep two", {}, "--dep two: expected a whole number of at least 1"),
         ("--dep 5", {}, "--dep 5: 384 experts are not dealt evenly to 5 ranks; try 4"),
         ("--dep 2 --dep-simulated 2", {}, "--dep 2: --dep-simulated 2 runs ranks too; expected one"),
+        ("--align free", {}, "--align free: there is one process; expected --dep N with it"),
+        ("--dep 2 --align fre", {}, "--align fre: not known (did you mean 'free'?); known: barrier, free"),
         ("--dep 2 --profile nsight", {}, "--profile nsight: expected one of torch, nsys"),
         ("--dep 2 --shard 3/2", {}, "--shard 3/2: expected I/N with I from 1 to N, e.g. 2/2"),
         ("--dep 2", TORCHRUN, "--dep 2: 8 processes were started; expected --dep 8"),

@@ -10,13 +10,14 @@ from collections.abc import Callable
 
 from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.clocks import ClockMonitor
+from dsv4bench.profiling.free_running import free_run
 from dsv4bench.profiling.graphs import graph_cell, padded_plan
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.launches import Launched, launched, unlike
-from dsv4bench.profiling.lockstep import Lockstep
+from dsv4bench.profiling.lockstep import Lockstep, aligned_run
 from dsv4bench.profiling.peers import OutOfStep, Peers, exchange, meet
 from dsv4bench.profiling.session import Session
-from dsv4bench.profiling.timing import Part, Period, Subject, interleave
+from dsv4bench.profiling.timing import Part, Period
 from dsv4bench.workloads.batch import Plan
 from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.dep import common_bucket, rank_bucket, renumbered
@@ -135,14 +136,14 @@ class RankRun(GroupRun):
         self, runs: list[CellRun], parts: list[Part], period: Period, place: int, monitor: ClockMonitor
     ) -> None:
         clock = Lockstep(self.session.clock, self.peers, self._tied)
-        subjects = [Subject((clock.part(number, one),), period) for number, one in enumerate(parts)]
+        time = free_run if runs[0].cell.align == "free" else aligned_run
         with self._marked():
-            found = interleave(subjects, clock, self.session.rule, monitor.sample, monitor.sm_mhz)
+            found = time(parts, period, clock, self.session.rule, monitor)
         batches = [forwards[place] for forwards in self.plan]
         ran = [bool(self.exchanging or batch.live or (runs[0].graph and batch.bucket)) for batch in batches]
-        for number, (run, slowest) in enumerate(zip(runs, found, strict=True)):
-            for rank, timing in enumerate(clock.timings(number, slowest, period, ran)):
-                run.timings[rank].append(timing)
+        for run, ranks in zip(runs, found, strict=True):
+            for taken, timing, busy in zip(run.timings, ranks, ran, strict=True):
+                taken.append(timing if busy else None)
 
     def count(self) -> None:
         """Count as ever, and see that every rank launched the same."""

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
+from dsv4bench.profiling import free_running, lockstep
 from dsv4bench.profiling.capture import ON_A_TAPE, Captured
 from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.group import GroupRun
-from dsv4bench.profiling.lockstep import ALIGNMENT
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import StopRule, Timing
 from dsv4bench.results.record import Record
@@ -23,6 +23,8 @@ from dsv4bench.workloads.step_scope import what_is_in_the_step
 
 LEAST_SAMPLES = 6  # with fewer, not even all samples together bound the median with 95 % confidence
 REPLAYED_FOR_BOTH = "a cell that was replayed and compared stands for reuse off and on"
+ALIGNMENTS = {"barrier": lockstep.ALIGNMENT, "free": free_running.ALIGNMENT}
+BEGIN = {"barrier": "they begin every sample together", "free": "they begin samples apart"}
 BEST_CASE = "full graph: best case, nobody ships it; captured for these lengths alone"
 
 
@@ -121,9 +123,7 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
     if cell.label == "simulated":
         found.append(f"simulated: {cell.ranks} ranks one after another on one device; the step is the slowest rank's")
     if cell.dep:
-        found.append(
-            f"{cell.ranks} ranks, a process each: they begin every sample together; the step is the slowest rank's"
-        )
+        found.append(f"{cell.ranks} ranks, a process each: {BEGIN[cell.align]}; the step is the slowest rank's")
     found += _own(run, group)
     if run.live and run.timings and (warm := _unsettled(run)) is not None:
         found.append(warm)
@@ -176,7 +176,7 @@ def _timing(run: CellRun, session: Session) -> dict[str, Any] | None:
         "repeat": [timing.repeat for timing in timings],
         "warm_ups": [timing.warm_ups for timing in timings],
         "samples": session.rule.samples,
-        **({"alignment": ALIGNMENT} if session.peers else {}),
+        **({"alignment": ALIGNMENTS[run.cell.align]} if session.peers else {}),
     }
 
 

@@ -137,7 +137,7 @@ class StopRule:
     The defaults are those of `docs/numbers.md`: at least 10 samples and 0.5 s, the half width of the median's 95 %
     interval at most 1 % of the median, or 15 s. `warm_ups` is the most warm-up steps of a subject. `alike`: a sample of
     each subject has as many steps as that of the fastest; else each has what it needs, as where some are far slower.
-    `block`: how many rounds lie between two borders.
+    `block`: how many rounds lie between two borders. `repeat`: the steps of a sample, where `sample_ns` does not say.
     """
 
     samples: int | None = None
@@ -149,6 +149,7 @@ class StopRule:
     sample_ns: int = 5 * NS_PER_MS
     alike: bool = True
     block: int = 1
+    repeat: int | None = None
 
     def reason(self, periods: Sequence[Sequence[int]], elapsed_ns: int) -> str | None:
         """Return why to stop ("fixed", "converged", "timeout"), or None; `periods` are each subject's samples."""
@@ -204,7 +205,7 @@ def interleave(
     rule = rule or StopRule()
     with _no_garbage_collection():
         warm = _warm_up(subjects, clock, rule)
-        repeats = [_repeat(durations, rule.sample_ns) for durations in warm]
+        repeats = [rule.repeat or _repeat(durations, rule.sample_ns) for durations in warm]
         repeats = [max(repeats)] * len(repeats) if rule.alike else repeats
         samples = [_empty_samples(subject, clock) for subject in subjects]
         periods = [taken[subject.period] for taken, subject in zip(samples, subjects, strict=True)]

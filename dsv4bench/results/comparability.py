@@ -130,6 +130,7 @@ MEASURED: dict[str, Fact] = {
     "method": lambda record: record.step_metric,
     "timing clock": _timing("clock"),
     "cache policy": _timing("cache"),
+    "alignment": _timing("alignment"),
     **{f"workload ({name})": _batch(name) for name in ("rows", "padded_rows", "rank_rows", "forwards", "divide")},
     "workload (shape)": lambda record: (record.kernel or {}).get("shape"),
 }

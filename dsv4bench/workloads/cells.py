@@ -20,6 +20,7 @@ from dsv4bench.workloads.requests import recorded_requests
 from dsv4bench.workloads.variant import Variant
 
 UNIFORM = "uniform"
+SAMPLED = ("device", "seed", "samples", "quick", "buckets", "dep", "align")  # alike in all cells of a command
 KEY_DIGITS = 16  # of a SHA-256 in hexadecimal: enough to tell the cells of any results folder apart
 
 
@@ -57,7 +58,8 @@ class Cell:
     """One workload under one variant on one device, and how it is sampled (`samples`, `quick` of `PrefillOptions`).
 
     `buckets` are the row counts of its graphs; none: the list of specification 6.6 up to the chunk. `dep`: its ranks
-    are processes that run at the same time; else they run one after another on one device.
+    are processes that run at the same time; else they run one after another on one device. `align` says how such
+    processes begin a sample, "barrier" or "free".
     """
 
     geometry: Geometry
@@ -71,6 +73,7 @@ class Cell:
     quick: bool = False
     buckets: tuple[int, ...] = ()
     dep: bool = False
+    align: str = "barrier"
     memory: MemoryPlan | None = None
 
     @property
@@ -156,10 +159,12 @@ class Cell:
         del widths["name"]
         own = {"own_files": self.own_files} if self.own_files else {}
         dep = {"dep": True} if self.dep else {}
+        align = {} if self.align == "barrier" else {"align": self.align}
         memory = {"memory": asdict(self.memory)} if self.memory else {}
         return (
             own
             | dep
+            | align
             | memory
             | {
                 "geometry": widths,
@@ -193,7 +198,8 @@ def cells(options: PrefillOptions) -> tuple[Group, ...]:
         shared = Variant(kv, provider=provider, replay=replay, path=path, moe=moe, mhc=mhc, fault=options.fault)
         for load in _loads(options, geometry, chunk, ranks):
             sampled = {
-                name: getattr(options, name) for name in ("device", "seed", "samples", "quick", "buckets", "dep")
+                name: getattr(options, name)
+                for name in ("device", "seed", "samples", "quick", "buckets", "dep", "align")
             }
             group = tuple(
                 Cell(geometry, load, chunk, variant, ranks, **sampled) for variant in _variants(options, shared)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dsv4bench.errors import UsageError
+from dsv4bench.workloads.axis import word_axis
 from dsv4bench.workloads.batch import Batch, Plan, Request, pack
 from dsv4bench.workloads.buckets import CONTEXT_LIMIT, Refusal, bucket_for
+
+ALIGNS = ("barrier", "free")
 
 
 def deal(requests: tuple[Request, ...], ranks: int) -> tuple[tuple[Request, ...], ...]:
@@ -67,3 +71,13 @@ def pad_forward(
 def pad_to(forward: tuple[Batch, ...], bucket: int | Refusal) -> tuple[Batch, ...] | Refusal:
     """Pad one forward to the bucket that its ranks run in; a refusal of it stays one."""
     return bucket if isinstance(bucket, Refusal) else tuple(batch.padded(bucket) for batch in forward)
+
+
+def alignment(text: str, dep: bool) -> str:
+    """Return how ranks begin their samples, of `--align`; UsageError for "free" where no ranks run at the same time."""
+    words = word_axis("--align", text, ALIGNS)
+    if len(words) > 1:
+        raise UsageError(f"--align {text}: expected one of {', '.join(ALIGNS)}")
+    if words == ("free",) and not dep:
+        raise UsageError("--align free: there is one process; expected --dep N with it")
+    return words[0]

@@ -10,6 +10,7 @@ import torch
 
 from dsv4bench.errors import UsageError
 from dsv4bench.workloads.axis import ascending_axis, number_axis, word_axis
+from dsv4bench.workloads.dep import alignment
 from dsv4bench.workloads.geometry import V41_FLASH, V41_FLASH_MINI, Geometry, geometry
 from dsv4bench.workloads.memory_options import memory_notes, memory_plan
 from dsv4bench.workloads.model import MOE_ROUTED
@@ -66,6 +67,7 @@ class PrefillArguments:
     geometry: Texts = ""
     dep_simulated: Texts = "1"
     dep: int | str = ""
+    align: str = "barrier"
     device: str = "auto"
     seed: int | str = 0
     samples: int | str | None = None
@@ -107,6 +109,7 @@ class PrefillOptions:
     geometry: tuple[Geometry, ...]
     ranks: tuple[int, ...]
     dep: bool
+    align: str
     device: str
     seed: int
     samples: int | None
@@ -152,6 +155,7 @@ def prefill_options(typed: PrefillArguments, ran_on: str = "") -> PrefillOptions
         geometry=geometries,
         ranks=ranks,
         dep=bool(typed.dep),
+        align=alignment(typed.align, bool(typed.dep)),
         device=device,
         seed=whole("--seed", typed.seed, least=0),
         samples=_samples(typed.samples, quick),

@@ -9,6 +9,7 @@ from dsv4bench.profiling import rank_run
 from dsv4bench.profiling.graphs import Graphs
 from dsv4bench.profiling.passes import run_group
 from dsv4bench.profiling.rank_run import RankRun
+from dsv4bench.results.comparability import differences
 from tests.profiling.small_groups import TINY, FakeClock, group, model, requests_file, session
 from tests.profiling.thread_peers import on_ranks
 
@@ -55,6 +56,16 @@ def test_real_ranks_are_measured_and_never_take_the_place_of_simulated_ones(bala
         assert (one.label, one.ranks, one.variant["dep"], one.variant["dep-simulated"]) == ("measured", 2, 2, 1)
         assert one.timing["alignment"] == "barrier before every sample"
         assert any(line.startswith("2 ranks, a process each") for line in one.note)
+
+
+def test_ranks_that_run_free_are_other_cells_and_say_so(balanced):
+    records, _ = run(batch="3", reuse="on", align="free")
+    for one, aligned in zip(records, balanced[0], strict=True):
+        assert (one.status, one.timing["alignment"]) == ("ok", "none within a block of samples")
+        assert one.rank_samples_ns == aligned.rank_samples_ns  # of a clock that knows no waiting
+        assert any("they begin samples apart" in line for line in one.note)
+        assert one.key != aligned.key
+        assert [found.what for found in differences(aligned, one)] == ["alignment"]
 
 
 def test_a_step_is_the_slowest_ranks_sample_by_sample(balanced):

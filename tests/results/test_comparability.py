@@ -13,7 +13,7 @@ HERE = {
     "gpu": "NVIDIA H200", "gpu_sms": 132, "cpu": "a CPU", "driver": "580.159.04", "power_limit_mw": 700_000,
     "cuda": "13.0", "mig": False, "injected": [], "cpu_threads": 16,
 }  # fmt: skip
-TIMING = {"clock": "cuda events", "cache": "natural"}
+TIMING = {"clock": "cuda events", "cache": "natural", "alignment": "barrier"}
 CLOCKS = {"sm_mhz": [1900, 1905, 1910], "reasons": ["sw_power_cap"]}
 BASE = record(environment=HERE, timing=TIMING, clocks=CLOCKS)
 
@@ -56,6 +56,7 @@ CASES = {
     "method": (changed(samples_ns={"graph_replay": [5]}), "method", "step_period", "graph_replay", False),
     "clock": (changed(timing={"clock": "perf_counter"}), "timing clock", "cuda events", "perf_counter", False),
     "cache": (changed(timing={"cache": "flushed"}), "cache policy", "natural", "flushed", False),
+    "alignment": (changed(timing={"alignment": "none"}), "alignment", "barrier", "none", False),
     "cache-of-kernels": (
         changed(timing={"cache": {"b": 1, "a": 2}}),
         "cache policy",
@@ -109,7 +110,7 @@ def test_what_one_side_does_not_say_is_unknown_and_not_different():
     assert differences(old, BASE) == []
     assert unknown(old, BASE) == [
         *("SMs", "host", "power limit", "driver", "CUDA", "MIG", "clock lock", "profiler", "timing clock"),
-        "cache policy",
+        *("cache policy", "alignment"),
     ]
     assert unknown(BASE, old) == unknown(old, BASE)
     assert unknown(BASE, BASE) == []
