@@ -12,8 +12,8 @@ SideA = Annotated[
     typer.Option(
         "--a",
         metavar="SWITCH=VALUE,...",
-        help="Side a sets: reuse, compressor, graph, graph-mode, breaks, break-outputs, kv, provider, replay, path or"
-        " moe.",
+        help="Side a sets: reuse, compressor, graph, graph-mode, breaks, break-outputs, kv, provider, replay, path,"
+        " moe or mhc.",
     ),
 ]
 SideB = Annotated[

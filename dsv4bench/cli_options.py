@@ -113,7 +113,7 @@ Moe = Annotated[
 ]
 Mhc = Annotated[
     bool,
-    typer.Option("--mhc", help="Also mix the four residual streams before and behind each attention."),
+    typer.Option("--mhc", help="Mix the four residual streams before and behind each attention (and MoE) too."),
 ]
 Geometry = Annotated[
     list[str] | None,

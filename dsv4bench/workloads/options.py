@@ -24,6 +24,7 @@ from dsv4bench.workloads.variant import (
     COMPRESSORS,
     FAULTS,
     GRAPH_MODES,
+    MHC,
     PATHS,
     REPLAYS,
     REUSE,
@@ -63,7 +64,7 @@ class PrefillArguments:
     replay: Texts = "off"
     path: Texts = "sparse"
     moe: Texts = "off"
-    mhc: bool = False
+    mhc: bool | Texts = False
     geometry: Texts = ""
     dep_simulated: Texts = "1"
     dep: int | str = ""
@@ -151,7 +152,7 @@ def prefill_options(typed: PrefillArguments, ran_on: str = "") -> PrefillOptions
         replay=_replays(typed.replay, geometries),
         path=word_axis("--path", typed.path, PATHS),
         moe=_moes(typed, geometries),
-        mhc=("on",) if typed.mhc else ("off",),
+        mhc=_mhc(typed.mhc),
         geometry=geometries,
         ranks=ranks,
         dep=bool(typed.dep),
@@ -228,6 +229,11 @@ def _moes(typed: PrefillArguments, geometries: tuple[Geometry, ...]) -> tuple[st
     replays = _replays(typed.replay, geometries)
     full = typed.graph is not False and "full" in word_axis("--graph-mode", typed.graph_mode, GRAPH_MODES)
     return moe_axis(typed.moe, Beside(geometries, _ranks(typed), bool(typed.dep), replays, full))
+
+
+def _mhc(typed: bool | Texts) -> tuple[str, ...]:
+    """Return the values of mhc: a switch on the command line, words where two sides set it."""
+    return (MHC[typed],) if isinstance(typed, bool) else word_axis("--mhc", typed, MHC)
 
 
 def _geometries(text: Texts, device: str) -> tuple[Geometry, ...]:

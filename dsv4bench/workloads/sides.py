@@ -16,6 +16,7 @@ from dsv4bench.workloads.variant import (
     COMPRESSORS,
     GRAPH_MODES,
     KV_PAIRS,
+    MHC,
     MOES,
     PATHS,
     REPLAYS,
@@ -35,6 +36,7 @@ WORDS: dict[str, Sequence[str]] = {
     "replay": REPLAYS,
     "path": PATHS,
     "moe": MOES,
+    "mhc": MHC,
 }
 SWITCHES = (*WORDS, "provider")
 # what an eager step, or a whole graph, does not have: it cannot tell the cells of the other side apart

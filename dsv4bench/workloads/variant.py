@@ -18,6 +18,7 @@ PATHS = ("sparse", "recipe")
 BREAKS = ("sm100", "hopper")
 BREAK_OUTPUTS = ("copy", "static")
 MOES = ("off", "collectives", "experts")
+MHC = ("off", "on")
 
 
 @dataclass(frozen=True, slots=True)

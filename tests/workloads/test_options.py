@@ -88,6 +88,15 @@ def test_buckets_are_one_list():
     assert options(device="cpu", buckets="64,128,8k").buckets == (64, 128, 8192)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [(False, ("off",)), (True, ("on",)), (("off", "on"), ("off", "on"))],
+    ids=["not given", "given", "two sides"],
+)
+def test_residual_streams(typed, meant):
+    assert options(device="cpu", mhc=typed).mhc == meant
+
+
 def test_switches_of_several_values():
     found = options(
         device="cpu",

@@ -162,12 +162,13 @@ def test_one_side_twice_is_the_same_cell_twice():
     [
         ("kv=v4", "kv=v41", {"kv"}),
         ("path=sparse", "path=recipe", {"path"}),
+        ("mhc=off", "mhc=on", {"mhc"}),
         ("replay=off", "replay=recipe", {"replay"}),
         ("provider=torch", "provider=dequant=torch", {"provider"}),
         ("graph=off", "graph=on", {"graph", "breaks", "break-outputs"}),
         ("graph=off,graph-mode=breakable", "graph=on,graph-mode=breakable", None),
     ],
-    ids=["kv", "path", "replay", "provider", "graph", "eager has no graph mode"],
+    ids=["kv", "path", "mhc", "replay", "provider", "graph", "eager has no graph mode"],
 )
 def test_what_cannot_share_a_process_says_so(a, b, differ):
     if differ is None:
