@@ -57,7 +57,9 @@ def kernel_name(name: str) -> str:
     """
     begin = _NESTED_NAME.match(name)
     if begin is not None:
-        return "::".join(_pieces(name, begin.end())) or name
+        pieces = list(_pieces(name, begin.end()))
+        own = pieces if "N" in begin[0] else pieces[:1]  # else what follows is the type of a parameter
+        return "::".join(own) or name
     plain, arguments = name.replace("(anonymous namespace)::", ""), 1
     while arguments:  # from the innermost brackets outwards
         plain, arguments = _ARGUMENTS.subn(_CUT, plain)
