@@ -5,7 +5,8 @@ import sys
 from dataclasses import dataclass
 
 from dsv4bench import cli
-from dsv4bench.profiling import session
+from dsv4bench.profiling import dep_rank, session
+from dsv4bench.profiling.rank_traces import free_port
 
 # two layers of ratio 2 that read one source: reuse turns 2 dequants into 1
 CONFIG = {
@@ -71,3 +72,11 @@ def tiny_config(folder):
     file = folder / "tiny.json"
     file.write_text(json.dumps(CONFIG))
     return file
+
+
+def be_the_only_rank(monkeypatch):
+    """Make this process the only rank of a run with `--dep 1` that somebody else has started."""
+    monkeypatch.setattr(dep_rank, "_let_rank_0_decide", lambda rank: None)  # signals are the tests' own
+    place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
+    for name, value in {**place, "MASTER_PORT": str(free_port())}.items():
+        monkeypatch.setenv(name, value)

@@ -89,7 +89,7 @@ def test_a_machine_must_hold_the_ranks(run, monkeypatch, gpus, nccl, said):
 # real processes
 
 
-LOST = """
+FAULTY = """
 import os
 import torch
 import torch.distributed as dist
@@ -97,14 +97,19 @@ import torch.distributed as dist
 def norm(x, weight, eps, out):
     if dist.get_rank() == {rank} and x.shape[0] == 8:
         os.kill(os.getpid(), 9)
+    if dist.get_rank() == {rank} and x.shape[0] == 16:
+        x.sum().item()
     y = x.float()
     out.copy_(y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps) * weight.float())
 """
 
 
-def command(folder, *words):
-    """A prefill of the tiny model on two ranks, into the folder `run`."""
-    lengths = ("--extend", "4", "--prefix", "60", "--quick", "--dep", "2", "--out", str(folder / "run"))
+SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
+
+
+def command(folder, *words, ranks=2):
+    """A prefill of the tiny model on some ranks, into the folder `run`; a request has 4 rows."""
+    lengths = ("--extend", "4", "--prefix", "60", "--quick", "--dep", str(ranks), "--out", str(folder / "run"))
     return [sys.executable, "-m", "dsv4bench", "prefill", "--geometry", str(tiny_config(folder)), *lengths, *words]
 
 
@@ -114,8 +119,11 @@ def ranks_left(folder):
     return [line for line in found.splitlines() if "dsv4bench.cli_dep_rank" in line and str(folder) in line]
 
 
-def test_two_ranks_run_a_sweep_and_rank_0_keeps_and_prints_it(tmp_path):
-    done = subprocess.run(command(tmp_path, "--batch", "1,3"), cwd=ROOT, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("ranks", SIZES)
+def test_ranks_run_a_sweep_and_rank_0_keeps_and_prints_it(tmp_path, ranks):
+    """Eager and in a graph; one rank at least is idle with one request."""
+    words = command(tmp_path, "--batch", "1,3", ranks=ranks)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[:2] == ["[1/2] batch 1, 4 rows, v41+fp4", "[2/2] batch 3, 12 rows, v41+fp4"]
     assert "\nRanks, reuse off (before) and on (after)," in done.stdout
@@ -123,26 +131,43 @@ def test_two_ranks_run_a_sweep_and_rank_0_keeps_and_prints_it(tmp_path):
     assert [(one.batch["requests"], one.mode, one.variant["reuse"], one.status) for one in records] == [
         (batch, mode, reuse, "ok") for batch in (1, 3) for mode in ("eager", "tape") for reuse in ("off", "on")
     ]
-    assert {tuple(one.batch["rank_rows"]) for one in records} == {(4, 0), (8, 4)}
+    rows = {2: {(4, 0), (8, 4)}, 4: {(4, 0, 0, 0), (4, 4, 4, 0)}}
+    assert {tuple(one.batch["rank_rows"]) for one in records} == rows[ranks]
+    padded = {(1, 2): 8, (3, 2): 16, (1, 4): 16, (3, 4): 16}  # ranks x the bucket of the rank with most rows
+    assert {(one.batch["requests"], one.batch["padded_rows"]) for one in records if one.mode == "tape"} == {
+        (batch, padded[batch, ranks]) for batch in (1, 3)
+    }
     for one in records:
         own = [samples["step_period"] for samples in one.rank_samples_ns]
-        assert one.step_samples_ns == [max(pair) for pair in zip(*own, strict=True)]
+        assert one.step_samples_ns == [max(times) for times in zip(*own, strict=True)]
     for pair in pairs(records, "reuse", "off", "on"):
         assert compare(pair).nothing_added
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_rank_is_named_and_takes_nothing_with_it_but_its_group(tmp_path, rank):
-    (tmp_path / "own.py").write_text(LOST.format(rank=rank))
-    words = ("--batch", "1,4,2", "--reuse", "on", "--no-graph", "--provider", f"rms_norm={tmp_path / 'own.py'}:norm")
+@pytest.mark.parametrize(
+    ("ranks", "rank", "groups"),
+    [(2, 1, 2), *(pytest.param(*one, 3, marks=pytest.mark.slow) for one in [(2, 0), (4, 0), (4, 3)])],
+)
+def test_a_rank_that_cannot_capture_or_is_killed_is_named_and_takes_nothing_else_with_it(tmp_path, ranks, rank, groups):
+    """The third group needs ranks that are started again."""
+    (tmp_path / "own.py").write_text(FAULTY.format(rank=rank))
+    batches = [rows // 4 * ranks for rows in (16, 8, 4)][:groups]  # rows of a rank: no capture, killed, well
+    words = ("--batch", ",".join(map(str, batches)), "--provider", f"rms_norm={tmp_path / 'own.py'}:norm")
+    line = command(tmp_path, "--reuse", "on", *words, ranks=ranks)
     started = time.monotonic()
-    done = subprocess.run(command(tmp_path, *words), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     assert time.monotonic() - started < 90
     assert done.returncode == 1
-    found = [(one.batch["requests"], one.status, one.reason) for one in read_records(tmp_path / "run").records]
-    assert [(batch, status) for batch, status, _ in found] == [(1, "ok"), (4, "failed"), (2, "ok")]
-    assert found[1][2].startswith(f"rank {rank}: ")
+    records = read_records(tmp_path / "run").records
+    outcomes = [("ok", "failed"), ("failed", "failed"), ("ok", "ok")]
+    assert [(one.batch["requests"], one.mode, one.status) for one in records] == [
+        (batch, mode, status)
+        for batch, both in zip(batches, outcomes, strict=False)
+        for mode, status in zip(("eager", "tape"), both, strict=True)
+    ]
+    assert records[1].reason.startswith(f"rank {rank}: capture: ")
+    assert "own.py" in records[1].reason
+    assert {one.reason.split(":")[0] for one in records[2:4]} == {f"rank {rank}"}
     assert ranks_left(tmp_path) == []
 
 

@@ -16,13 +16,14 @@ import pytest
 from dsv4bench import cli_profile
 from dsv4bench.cli_profile import Profiles, profile_largest, recorder, reduced
 from dsv4bench.cli_trace_run import Reading
-from dsv4bench.profiling.profile_pass import jobs_of, parse_job
+from dsv4bench.errors import DsvError
+from dsv4bench.profiling.profile_pass import Job, jobs_of, parse_job
 from dsv4bench.profiling.rank_traces import record_ranks
 from dsv4bench.ranges import parse_range
 from dsv4bench.results.store import read_records
 from dsv4bench.workloads.cells import cells
 from dsv4bench.workloads.options import PrefillArguments, prefill_options
-from tests.command_line import command_line, tiny_config
+from tests.command_line import be_the_only_rank, command_line, tiny_config
 from tests.profiling.thread_peers import on_ranks
 
 FAKE = f"""#!{sys.executable}
@@ -194,6 +195,50 @@ def test_ranks_record_one_step_together_and_are_reviewed_as_one_run(tmp_path, co
         found = [rng for text in texts if (rng := parse_range(text)) is not None]  # gloo has ranges too
         assert {one.rank for one in found} == {rank}
         assert Counter(one.op for one in found)["sparse_attention"] == 2
+
+
+def test_a_record_of_ranks_names_the_folder_of_its_traces(run, made, monkeypatch, tmp_path):
+    be_the_only_rank(monkeypatch)
+    found = run("--dep", "1", "--batch", "1,2", "--profile", "torch")
+    assert found.code == 0
+    small, large = read_records(tmp_path / "out").records
+    (name,) = large.traces
+    assert small.traces == []
+    assert name == f"eager-reuse-on-{large.key[:8]}"
+    assert [file.name for file in (tmp_path / "out" / name).iterdir()] == ["rank0.json.gz"]
+    assert found.err.splitlines()[:2] == [
+        "--profile torch on a CPU: ranges and aten operations, no device operation",
+        f"dsv4bench: traces of 1 rank: {tmp_path / 'out' / name}",
+    ]
+
+
+def test_ranks_without_a_trace_are_measured_and_the_exit_code_is_1(run, monkeypatch, tmp_path):
+    be_the_only_rank(monkeypatch)
+
+    def fails(*_):
+        raise DsvError("no room")
+
+    monkeypatch.setattr(cli_profile, "run_process", fails)
+    found = run("--dep", "1", "--profile", "torch", "--quiet")
+    assert found.code == 1
+    assert found.err == "dsv4bench: no trace of eager reuse on: rank 0: no room\n"
+    (record,) = read_records(tmp_path / "out").records
+    assert (record.status, record.traces) == ("ok", [])
+
+
+def test_a_rank_under_nsys_is_told_where_the_others_are_and_no_secret(nsys, tmp_path):
+    started = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_PORT": "29400", "TORCHELASTIC_RUN_ID": "x"}
+    job = Job(PrefillArguments(), 0, 0, "nsys", local_rank=1)
+    name, content = recorder("node0", {**started, **SECRETS})(job, "cpu", 29501)
+    assert name == "rank3.sqlite"
+    (tmp_path / name).write_bytes(content)
+    with closing(sqlite3.connect(tmp_path / name)) as file:
+        ((called,),) = file.execute("SELECT text FROM NVTX_EVENTS").fetchall()
+    words, environment = json.loads(called)
+    assert parse_job(words[-1]) == job
+    meeting = {"MASTER_ADDR": "node0", "MASTER_PORT": "29501", "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+    assert meeting.items() <= environment.items()
+    assert not {"API_TOKEN", "TORCHELASTIC_RUN_ID"} & environment.keys()
 
 
 WRONG = {

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from dsv4bench.cli_prefill import resume_command
-from dsv4bench.profiling import dep_rank, kernel_recording, sweep
-from dsv4bench.profiling.rank_traces import free_port
+from dsv4bench.profiling import kernel_recording, sweep
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.results.compare import without_place
 from dsv4bench.results.store import Store, read_records
-from tests.command_line import command_line, tiny_config
+from tests.command_line import be_the_only_rank, command_line, tiny_config
 from tests.results.kernel_records import unable
 
 STEP = ("--extend", "4", "--prefix", "60", "--samples", "1", "--no-graph", "--reuse", "on", "--device", "cpu")
@@ -114,11 +113,7 @@ def test_four_processes_go_on_with_a_run_at_once(prefill):
 
 
 def test_a_share_runs_on_ranks_and_goes_on_from_all_shares(prefill, monkeypatch):
-    """Here one rank, started by somebody else: it is this process."""
-    monkeypatch.setattr(dep_rank, "_let_rank_0_decide", lambda rank: None)  # signals are the tests' own
-    place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
-    for name, value in {**place, "MASTER_PORT": str(free_port())}.items():
-        monkeypatch.setenv(name, value)
+    be_the_only_rank(monkeypatch)
     sweeps = [("--batch", "1..8", "--dep", "1", "--shard", f"{one}/3", "--quiet") for one in (1, 2)]
     assert [prefill(*words, "--out", "all").code for words in sweeps] == [4] * 2  # all skipped
     assert sorted(path.name for path in Path("all").iterdir()) == ["shard-1-of-3", "shard-2-of-3"]

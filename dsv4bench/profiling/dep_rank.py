@@ -31,6 +31,7 @@ from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, finished_keys, resume_store
+from dsv4bench.units import format_count
 from dsv4bench.workloads.cells import Cell, Group, cells
 from dsv4bench.workloads.memory import free_bytes, refuse_small_pools, refuse_too_large
 from dsv4bench.workloads.options import PrefillArguments, prefill_options
@@ -245,4 +246,4 @@ class _Rank:
             folder = trace_folder(store.directory, cell, cell.key(self.session.commit)) if store else None
             failure = record_ranks(self.peers, cell, task, self.record, folder)
             if failure or not job.quiet:
-                self.screen.tell(failure or f"traces of {self.peers.size} ranks: {folder}")
+                self.screen.tell(failure or f"traces of {format_count(self.peers.size, 'rank')}: {folder}")
