@@ -9,6 +9,7 @@ from typing import TextIO
 from dsv4bench.dashboards.compressor_tables import compressor_tables
 from dsv4bench.dashboards.count_tables import dequant_tables, operation_tables
 from dsv4bench.dashboards.device_tables import device_tables
+from dsv4bench.dashboards.exchange_tables import exchange_tables
 from dsv4bench.dashboards.graph_tables import graph_tables
 from dsv4bench.dashboards.kernel_tables import kernel_tables
 from dsv4bench.dashboards.memory_tables import memory_tables
@@ -49,6 +50,7 @@ def tables(records: Sequence[Record]) -> list[Table]:
         *slack_tables(reuse),
         *graph_tables(reuse),
         *rank_tables(reuse),
+        *exchange_tables(reuse),
         *rank_launch_tables(reuse),
         *compressor_tables(pairs(last, "compressor", "torch", "fused")),
         *kernel_tables(records),

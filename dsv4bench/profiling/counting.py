@@ -7,8 +7,9 @@ are counted while the pieces run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from dsv4bench.errors import CaptureError
@@ -70,9 +71,16 @@ def profile_eager(step: Step, pieces: Sequence[Piece], *marks: Mark) -> tuple[Le
     calls.hear("eager")
     step.ops.mark = Several(RecordFunction(), calls, *marks)
     try:
-        return ledger, profile_trace(lambda: run_pieces(pieces), "cuda")
+        return ledger, profile_trace(partial(_together, step, partial(run_pieces, pieces)), "cuda")
     finally:
         step.ops.mark = Silent()
+
+
+def _together(step: Step, run: Callable[[], None]) -> None:
+    """Run a step, all ranks that exchange rows in it together: a profiler that starts late is no waiting."""
+    if step.moe is not None:
+        step.moe.ranks.tell("a profiled step", None)
+    run()
 
 
 def count_eager(step: Step, pieces: Sequence[Piece]) -> Counts:
@@ -110,7 +118,7 @@ class GraphCounter:
         """Return the trace of one replay."""
         self._step.ops.mark = Several(RecordFunction(), *self._marks)
         try:
-            return profile_trace(captured.replay, "cuda")
+            return profile_trace(partial(_together, self._step, captured.replay), "cuda")
         finally:
             self._step.ops.mark = Silent()
 

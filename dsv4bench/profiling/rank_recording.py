@@ -11,7 +11,9 @@ from dsv4bench.profiling.peers import exchange
 from dsv4bench.profiling.rank_run import RankRun
 from dsv4bench.profiling.slack import LEAST
 from dsv4bench.results.counts import incomplete
+from dsv4bench.results.ranks import exchange_times
 from dsv4bench.results.record import Record
+from dsv4bench.workloads.moe import GATHER, RETURN
 
 
 def merged(run: RankRun, own: Sequence[Record]) -> list[Record]:
@@ -31,8 +33,19 @@ def _merged(ranks: Sequence[Record], launched: Sequence[Launched]) -> Record:
         checks=[*ranks[0].checks, *(_of_rank(rank, check) for rank, one in others for check in one.checks)],
         flags=[*ranks[0].flags, *_own_flags(ranks)],
         memory=_most(ranks),
+        device_time=with_exchange(ranks),
         coverage=next((one for one in coverages if incomplete(one)), coverages[0]),
     )
+
+
+def with_exchange(ranks: Sequence[Record]) -> dict[str, Any] | None:
+    """Return rank 0's device time, with how long each rank worked and waited where they exchange rows."""
+    times = [record.device_time for record in ranks]
+    own, known = times[0], [one for one in times if one]
+    if own is None or len(known) < len(times):
+        return own
+    found = exchange_times([one["rows"] for one in known], (GATHER, RETURN))
+    return own | {"exchange": found} if found else own
 
 
 def _of_rank(rank: int, check: dict[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,3 +46,21 @@ def rank_times(samples_ns: Sequence[Sequence[int]], rows: Sequence[int] | None =
         skew=float(np.median(busy.max(axis=0) / np.median(busy, axis=0))) - 1,
         slowest=late.tolist(),
     )
+
+
+def exchange_times(ranks: Sequence[Sequence[Mapping[str, Any]]], ops: Sequence[str]) -> list[dict[str, int]]:
+    """Return the device time of each rank in operations that exchange rows, in ns, and what of it is work or waiting.
+
+    `ranks` are the rows of `device_time` of each. The work is what the fastest rank took, operation by operation of a
+    kv_source; what another took longer it waited. Empty where some rank has no such operation.
+    """
+    sides = [
+        {(row["op"], row["kv_source"], row["where"]): row["device_ns"] for row in rows if row["op"] in ops}
+        for rows in ranks
+    ]
+    if not sides or not all(sides):
+        return []
+    places = set.intersection(*map(set, sides))
+    work_ns = sum(min(side[place] for side in sides) for place in places)
+    taken = [sum(side.values()) for side in sides]
+    return [{"device_ns": spent, "work_ns": work_ns, "wait_ns": spent - work_ns} for spent in taken]

@@ -1,6 +1,7 @@
 """Counts of a forward: calls and aten operations on a CPU, nodes and a profiler's trace on a GPU, set side by side."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -94,10 +95,11 @@ def test_marks_are_silent_again_even_after_an_error(run):
 
 
 class FakeStep:
-    """All that counting needs of a step: its marks."""
+    """All that counting needs of a step: its marks, and that it exchanges nothing."""
 
     def __init__(self):
         self.ops = Ops("torch", "cpu")
+        self.moe = None
 
 
 class Program:
@@ -313,3 +315,12 @@ def test_an_own_disagreement_of_the_graph_stands_before_one_with_the_eager_step(
     assert agreed(Counts(SAME, None), eager) == Counts(SAME, None)
     assert agreed(graph, eager) == replace(graph, disagreement="rope: 4/0/0 eager, 2/0/0 in segments and breaks")
     assert agreed(replace(graph, disagreement="1 and 2"), eager).disagreement == "1 and 2"
+
+
+def test_ranks_that_exchange_rows_begin_a_profiled_step_together(gpu, monkeypatch):
+    program, order = Program(gpu), []
+    profiler(monkeypatch, program.step, lambda _: order.append("trace"))
+    pieces = [replace(piece, run=lambda: order.append("piece")) for piece in program.pieces]
+    program.step.moe = SimpleNamespace(ranks=SimpleNamespace(tell=lambda place, _: order.append(place)))
+    counting.profile_eager(program.step, pieces)
+    assert order == ["a profiled step", "piece", "piece", "piece", "trace"]

@@ -1,12 +1,15 @@
 """The stand-in of the MoE over ranks: what they exchange in eager steps and in graphs, with idle and uneven ranks."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from dsv4bench.profiling.passes import run_group
+from dsv4bench.profiling.rank_recording import with_exchange
 from tests.profiling.small_groups import TINY, FakeClock, group, model, session
 from tests.profiling.thread_peers import on_ranks
+from tests.results.synthetic import record
 
 EXCHANGES = ("moe_norm", "moe_gather", "moe_return", "moe_add")
 EXPERTS = ("moe_router_proj", "moe_route", "moe_experts", "moe_shared_proj")
@@ -67,3 +70,19 @@ def test_more_ranks(size, batch, rows, moe):
     for one in run(size, batch=batch, moe=moe, reuse="both"):
         assert (one.status, one.reason, one.batch["rank_rows"]) == ("ok", None, rows)
         assert len(moe_checks(one)) == (2 if one.mode == "eager" else 3 if one.variant["reuse"] == "on" else 2) * size
+
+
+def test_a_record_holds_how_long_each_rank_worked_and_waited():
+    rows = [
+        [{"op": op, "kv_source": 2, "where": "segment", "device_ns": ns} for op in ("moe_gather",)] for ns in (30, 20)
+    ]
+    one, two = (replace(record(4, "on"), device_time={"rows": found, "span_ns": 9}) for found in rows)
+    assert with_exchange([one, two]) == {
+        **one.device_time,
+        "exchange": [
+            {"device_ns": 30, "work_ns": 20, "wait_ns": 10},
+            {"device_ns": 20, "work_ns": 20, "wait_ns": 0},
+        ],
+    }
+    assert with_exchange([one, replace(two, device_time=None)]) == one.device_time
+    assert with_exchange([replace(one, device_time=None), two]) is None
