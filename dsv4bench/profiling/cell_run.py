@@ -67,6 +67,12 @@ class CellRun:
         """End the cell with the status and the reason that the error stands for."""
         self.end(*outcome(error))
 
+    def free(self) -> None:
+        """Free the graphs: NCCL waits for those that hold its collectives before a communicator can end."""
+        for captured in self.captured.values():
+            captured.free()
+        self.captured.clear()
+
     def add(self, check: Check) -> None:
         """Keep a check; a failed one makes the cell wrong."""
         self.checks.append(check)

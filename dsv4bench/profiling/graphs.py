@@ -135,9 +135,7 @@ class Graphs:
                     pieces = self.pieces(run, step, forward)
                     run.captured[key] = _capture(run, step, pieces, pool)
         except BaseException:
-            for captured in run.captured.values():
-                captured.free()
-            run.captured.clear()
+            run.free()
             raise
 
     def pieces(self, run: CellRun, step: Step, forward: Forward) -> list[Piece]:

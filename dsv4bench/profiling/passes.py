@@ -49,7 +49,10 @@ def run_group(group: Group, model: Model, session: Session, progress: Progress =
                 progress(name)
                 _guarded(run, step)
                 run.agree(name)
-    return merged(run, records(run)) if isinstance(run, RankRun) else records(run)
+    found = merged(run, records(run)) if isinstance(run, RankRun) else records(run)
+    for cell in run.runs:
+        cell.free()
+    return found
 
 
 def _guarded(run: GroupRun, step: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dsv4bench.errors import CaptureError, CellError, CellSkipped
-from dsv4bench.profiling import counting
+from dsv4bench.profiling import counting, passes
 from dsv4bench.profiling import graphs as graphs_module
 from dsv4bench.profiling import predict as predict_module
 from dsv4bench.profiling.capture import tape_breakable
@@ -285,3 +285,11 @@ def test_both_compressors_in_graphs_are_timed_alone_too(gpu):
     assert [sorted(record.samples_ns) for record in records] == [["compressor", "graph_replay"]] * 2
     (alone,) = run_on_gpu(graph=True, reuse="on", compressor="fused")
     assert list(alone.samples_ns) == ["graph_replay"]
+
+
+def test_no_graph_outlives_its_group(monkeypatch):
+    made, kept = passes.group_run, []
+    monkeypatch.setattr(passes, "group_run", lambda *parts: kept.append(made(*parts)) or kept[0])
+    (one,) = run_group(group(geometry=TINY, graph=True, reuse="on"), model(TINY), session())
+    assert (one.status, one.graph["graphs"]) == ("ok", 1)
+    assert [run.captured for run in kept[0].runs] == [{}]
