@@ -35,6 +35,10 @@ ALONE = {
     "remap_holes": "SGLang remaps with one torch operation in its attention backend",
     "window_slots": "SGLang's builder reads one slot a token, knows no padded rows, and makes the lengths elsewhere",
     "compressed_slots": "SGLang's top-k kernels translate what they select themselves",
+    **dict.fromkeys(
+        ("mhc_pre", "mhc_stats", "mhc_mix", "mhc_post"),
+        "a stand-in for the cost of the residual streams, cut into kernels as no package does",
+    ),
 }
 
 
