@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from dsv4bench.profiling.dispatch_mode import DispatchMode
 from dsv4bench.profiling.ledger import Ledger, Where
 from dsv4bench.ranges import Range
 
 
-class AtenCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own gap
+class AtenCounter(DispatchMode):
     """A mark, and a context manager while counting: every aten operation goes to the innermost open range.
 
     Views move no data and are left out. Counting implies no_grad: with gradients, other operations would be dispatched.

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dsv4bench.kernels.contract import Call, Kernel, Provider
+from dsv4bench.profiling.dispatch_mode import DispatchMode
 from dsv4bench.profiling.tape import Operations
 from dsv4bench.profiling.tape_nodes import Operand, Storages, address
 from dsv4bench.ranges import Range
@@ -71,7 +71,7 @@ class Writes:
         return max((time for (start, end), time in found.items() if start < behind and first < end), default=NEVER)
 
 
-class _Listener(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own gap
+class _Listener(DispatchMode):
     """Hears kernels as the audit of a step, and every other torch operation as a dispatch mode."""
 
     def __init__(self) -> None:

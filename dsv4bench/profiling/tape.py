@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from dsv4bench.errors import CaptureError
 from dsv4bench.kernels.contract import Kernel, Provider
+from dsv4bench.profiling.dispatch_mode import DispatchMode
 from dsv4bench.profiling.tape_nodes import (
     Call,
     Node,
@@ -174,7 +174,7 @@ class _HostReads(TorchFunctionMode):
         return result
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own gap
+class _Recorder(DispatchMode):
     """Writes one tape: hears torch operations as a dispatch mode, kernels as the audit, ranges as a mark."""
 
     def __init__(self, tape: Tape, engine: TapeEngine) -> None:
