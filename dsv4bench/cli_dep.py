@@ -210,7 +210,7 @@ def _started(job: Job, ranks: int) -> tuple[int, str]:
         local_addr="localhost",
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "dsv4bench.cli_dep_rank", job.text())
+        elastic_launch(config, sys.executable)("-m", "dsv4bench.cli_dep_rank", str(os.getpid()), job.text())
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         codes = {one.exitcode for one in error.failures.values()}

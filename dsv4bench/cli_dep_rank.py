@@ -1,24 +1,32 @@
-"""One rank that `prefill --dep` has started: `python -m dsv4bench.cli_dep_rank JOB`, under torch's launcher."""
+"""One rank that `prefill --dep` has started: `python -m dsv4bench.cli_dep_rank LAUNCHER JOB`, under torch's launcher.
+
+Nothing heavy is imported before the process can end with its launcher, and on Ctrl-C without a word.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dsv4bench.cli import FAILED, USAGE
-from dsv4bench.cli_profile import recorder
-from dsv4bench.cli_progress import progress
 from dsv4bench.errors import DsvError, UsageError
-from dsv4bench.profiling.dep_rank import Screen, parse_job, run_rank
-from dsv4bench.profiling.process import end_with_parent
+from dsv4bench.profiling.process import end_with
 
-PARENT_S = 5
+if TYPE_CHECKING:
+    from dsv4bench.profiling.dep_rank import Screen
+
+LAUNCHER_S = 5
 
 
 def screen(rank: int, quiet: bool) -> Screen:
     """Return what a user sees of a rank: everything of rank 0, nothing of the others."""
+    from dsv4bench.cli_progress import progress
+    from dsv4bench.profiling.dep_rank import Screen
+
     return Screen(partial(progress, quiet=quiet or rank > 0), _tell if rank == 0 else _silent)
 
 
@@ -30,11 +38,15 @@ def _silent(_line: str) -> None:
     """Say nothing."""
 
 
-def main(text: str) -> int:
-    """Do a job as the rank that the environment names."""
+def main(launcher: int, text: str) -> int:
+    """Do a job as the rank that the environment names; `launcher` is the process that started it."""
     rank = int(os.environ["RANK"])
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # rank 0 looks more often, and the others end with it: one that ended first would look lost
-    end_with_parent(PARENT_S if rank == 0 else 4 * PARENT_S, FAILED)
+    end_with(launcher, LAUNCHER_S if rank == 0 else 4 * LAUNCHER_S, FAILED)
+    from dsv4bench.cli_profile import recorder
+    from dsv4bench.profiling.dep_rank import parse_job, run_rank
+
     job = replace(parse_job(text), local_rank=int(os.environ["LOCAL_RANK"]))
     seen = screen(rank, job.quiet)
     try:
@@ -45,4 +57,4 @@ def main(text: str) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))
+    raise SystemExit(main(int(sys.argv[1]), sys.argv[2]))

@@ -96,7 +96,7 @@ def recorder(host: str, environment: Mapping[str, str] = os.environ) -> Recorder
 
 def _profiled(job: Job, folder: Path, name: str, device: str, environment: Mapping[str, str] = os.environ) -> str:
     """Make one trace and return the name of its file in `folder`; DsvError says why there is none."""
-    program = [sys.executable, "-m", "dsv4bench.profiling.profile_pass"]
+    program, job = [sys.executable, "-m", "dsv4bench.profiling.profile_pass"], replace(job, starter=os.getpid())
     if job.tool == "torch":
         made = folder / f"{name}.json.gz"
         run_process([*program, replace(job, file=str(made)).text()], environment, TIMEOUT_S)

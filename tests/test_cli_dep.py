@@ -173,6 +173,23 @@ def test_a_rank_that_cannot_capture_or_is_killed_is_named_and_takes_nothing_else
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_no_rank_outlives_a_command_that_ends_while_ranks_start(tmp_path, number):
+    words = command(tmp_path, "--batch", "2", "--no-graph", "--reuse", "on")
+    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
+        while len(ranks_left(tmp_path)) < 2:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        process.send_signal(number)
+        said = process.communicate(timeout=30)[1]
+    assert said.count("\n") == (2 if number == signal.SIGINT else 0), said
+    deadline = time.monotonic() + 30
+    while ranks_left(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert ranks_left(tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
 def test_no_rank_outlives_the_command(tmp_path, number):
     words = command(tmp_path, "--batch", "2", "--no-graph", "--reuse", "on", "--samples", "100000")
     with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:

@@ -38,8 +38,10 @@ def import_all(names: list[str], without: tuple[str, ...]) -> str:
     return python(BLOCK.format(names=names, without=without))
 
 
-def test_the_command_line_starts_without_heavy_packages():
-    loaded = python(f"import sys, dsv4bench.cli; print(*[name for name in {HEAVY!r} if name in sys.modules])")
+@pytest.mark.parametrize("module", ["cli", "cli_dep_rank"])
+def test_a_process_starts_without_heavy_packages(module):
+    """A rank must be able to end, with its launcher or on Ctrl-C, before it has imported any."""
+    loaded = python(f"import sys, dsv4bench.{module}; print(*[name for name in {HEAVY!r} if name in sys.modules])")
     assert loaded == ""
 
 

@@ -29,7 +29,7 @@ from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.graphs import capture_alone, open_pool
 from dsv4bench.profiling.passes import group_run
 from dsv4bench.profiling.peers import Peers, exchange, open_peers
-from dsv4bench.profiling.process import end_with_parent
+from dsv4bench.profiling.process import end_with
 from dsv4bench.profiling.session import open_session
 from dsv4bench.profiling.timing import nothing
 from dsv4bench.ranges import Mark, Range, RecordFunction, Several, Silent, TorchNvtx, timing_mark
@@ -42,7 +42,7 @@ Tool = Literal["torch", "nsys"]
 TOOLS: Mapping[str, Tool] = {"torch": "torch", "nsys": "nsys"}
 Call = Callable[[], None]
 WARM_UPS = 2
-PARENT_S = 1
+STARTER_S = 1
 _NAMES = re.compile(rb'("(?:host_name|traceName)": ")[^"]*')  # of a machine, and of a path on it
 
 
@@ -51,6 +51,7 @@ class Job:
     """Which cell of the plan that `arguments` mean, by places, and the file to write (empty where nsys writes one).
 
     `local_rank` is the GPU of a rank, whose number among how many is in the environment; None: there are no others.
+    `starter` is the process that waits for this one to be done; 0: none does.
     """
 
     arguments: PrefillArguments
@@ -59,6 +60,7 @@ class Job:
     tool: Tool
     file: str = ""
     local_rank: int | None = None
+    starter: int = 0
 
     def text(self) -> str:
         """Return the job as JSON."""
@@ -196,6 +198,8 @@ def _settle(device: torch.device) -> None:
 def main(text: str) -> int:
     """Do a job; what cannot run here is one line on stderr and exit code 1."""
     job = parse_job(text)
+    if job.starter:
+        end_with(job.starter, STARTER_S, exit_code=1)
     cell = cells(prefill_options(job.arguments))[job.group][job.cell]
     file = Path(job.file) if job.file else None
     try:
@@ -211,7 +215,6 @@ def main(text: str) -> int:
 
 def _as_a_rank(cell: Cell, tool: Tool, file: Path | None, local_rank: int) -> None:
     """Profile with the other ranks, which have each been started as this process was."""
-    end_with_parent(PARENT_S, exit_code=1)
     if cell.device == "cuda":
         torch.cuda.set_device(local_rank)
     peers = open_peers(cell.device)
