@@ -37,22 +37,25 @@ def in_unit(ns: Any, scale: int) -> Any:
     return ns / scale
 
 
-def format_in_unit(ns: float | None, scale: int, signed: bool = False) -> str:
-    """Format a time as a bare number in the unit of `scale` nanoseconds, four significant digits; "" for None."""
+def format_in_unit(ns: float | None, scale: int, signed: bool = False, digits: int = 4) -> str:
+    """Format a time as a bare number in the unit of `scale` nanoseconds, of so many significant digits; "" for None."""
     if ns is None:
         return ""
-    text = significant(in_unit(ns, scale), 4)
+    text = significant(in_unit(ns, scale), digits)
     return f"+{text}" if signed and ns > 0 else text
 
 
 def format_plus_minus(ns: float, half_width_ns: float, scale: int, signed: bool = False, digits: int = 4) -> str:
     """Format a time and its uncertainty as bare numbers in the unit of `scale` nanoseconds: "12.34 ±0.05".
 
-    As many decimals as `digits` digits of the time need, or the first digit of the bound (to a thousandth of the unit).
+    As many decimals as `digits` digits of the time need, or the first digit of the bound (to a thousandth of the unit);
+    but no more than two digits of the bound need.
     """
     value, half_width = in_unit(ns, scale), in_unit(half_width_ns, scale)
-    for_bound = math.ceil(-math.log10(half_width)) if half_width > 0 else 0
-    decimals = max(len(significant(value, digits).partition(".")[2]), min(for_bound, 3))
+    decimals = len(significant(value, digits).partition(".")[2])
+    if half_width > 0:
+        first_digit = math.ceil(-math.log10(half_width))
+        decimals = min(max(decimals, min(first_digit, 3)), max(first_digit + 1, 0))
     return f"{value:{'+' if signed and value else ''}.{decimals}f} ±{half_width:.{decimals}f}"
 
 

@@ -38,11 +38,15 @@ def test_a_count_agrees_with_its_noun(count, text):
     [
         (253_123_456, 423_456, 10**6, False, "253.1 ±0.4"),
         (1_280_000_000, 40_000, 10**6, False, "1280.00 ±0.04"),
-        (45_230, 3_230, 10**3, True, "+45.23 ±3.23"),
+        (45_230, 3_230, 10**3, True, "+45.2 ±3.2"),
         (0, 500, 10**3, True, "0.0 ±0.5"),
+        (-250_700, 7_707_000, 10**3, True, "-251 ±7707"),
+        (36_710_000, 10_750_000, 10**6, False, "37 ±11"),
+        (36_710_000, 950_000, 10**6, False, "36.71 ±0.95"),
+        (12_340, 0, 10**3, False, "12.34 ±0.00"),
     ],
 )
-def test_the_bound_shows_at_least_its_first_digit(ns, half_width_ns, scale, signed, text):
+def test_the_bound_shows_at_least_its_first_digit_and_at_most_two(ns, half_width_ns, scale, signed, text):
     assert units.format_plus_minus(ns, half_width_ns, scale, signed) == text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from dsv4bench.results.compare import Pair
 from dsv4bench.results.record import Record
 
 Thing = TypeVar("Thing")
+_AMOUNT = re.compile(r"\d+%|\d+(?= attributed)")  # what two sentences may differ in and still say the same
 # named by the table's own columns or, the last one, as the number of ranks
 SHOWN_SWITCHES = ("reuse", "graph", "graph-mode", "breaks", "break-outputs", "dep-simulated")
 STAND_INS = ("moe", "mhc")  # that they are off is said by what of a layer the step is
@@ -156,11 +158,38 @@ def cells_text(records: Sequence[Record]) -> str:
 
 
 def said_of(records: Sequence[Record], sentences: Callable[[Record], Iterable[str]]) -> list[str]:
-    """Return every distinct sentence that is said of some record, with its cells unless it is said of all that ran."""
-    said = grouped([(text, record) for record in records for text in sentences(record)], lambda pair: pair[0])
-    cells = [(same[0][0], [one for _, one in same]) for same in said]
+    """Return every distinct sentence that is said of some record, with its cells unless it is said of all that ran.
+
+    Sentences that differ in shares or counts alone are one, from the least number to the greatest.
+    """
+    said = grouped([(text, record) for record in records for text in sentences(record)], lambda one: _skeleton(one[0]))
     ran = {id(record) for record in records if record.status in ("ok", "wrong")}
-    return [text if ran <= {*map(id, ones)} else f"{text} ({cells_text(ones)})" for text, ones in cells]
+    found = []
+    for same in said:
+        ones = list({id(record): record for _, record in same}.values())
+        text = _from_least_to_greatest([text for text, _ in same])
+        found.append(text if ran <= {*map(id, ones)} else f"{text} ({cells_text(ones)})")
+    return found
+
+
+def _skeleton(text: str) -> str:
+    return _AMOUNT.sub("#", text)
+
+
+def _from_least_to_greatest(texts: Sequence[str]) -> str:
+    """Return the one text of which these, which are alike but for their amounts, are examples."""
+    amounts = zip(*(_AMOUNT.findall(text) for text in texts), strict=True)
+    spans = iter([(min(one, key=_number), max(one, key=_number)) for one in amounts])
+
+    def span(_: re.Match[str]) -> str:
+        least, greatest = next(spans)
+        return least if least == greatest else f"{least} to {greatest}"
+
+    return _AMOUNT.sub(span, texts[0])
+
+
+def _number(amount: str) -> int:
+    return int(amount.rstrip("%"))
 
 
 def notes_of(records: Sequence[Record]) -> list[str]:

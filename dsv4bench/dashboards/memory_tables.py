@@ -76,7 +76,7 @@ def _memory_row(pair: Pair, scale: int, both: bool, mode: Callable[[Record], str
     graphs = [(record.graph if record else None) or {} for record in sides]
     return (
         *cell_cells(pair.any, mode),
-        Cell(sides_text(both, *(format_in_unit(submit, scale) or None for submit in submits)), submits),
+        Cell(sides_text(both, *(format_in_unit(submit, scale, digits=3) or None for submit in submits)), submits),
         *(size_cell(both, [record.memory.get(name) if record else None for record in sides]) for name in BYTES),
         Cell(_checks([check for record in pair.records for check in record.checks]), checks),
         *(Cell("", tuple(graph.get(name) for graph in graphs)) for name in GRAPH),
@@ -95,7 +95,7 @@ def _checks(checks: Sequence[dict[str, Any]]) -> str:
     failed = sum(not check["passed"] for check in checks)
     if failed:
         return f"{failed} of {len(checks)} WRONG"
-    return f"all {len(checks)} equal" if checks else ""
+    return f"all {len(checks)} hold" if checks else ""
 
 
 def _failed_checks(record: Record) -> list[str]:

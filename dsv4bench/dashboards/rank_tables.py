@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from dsv4bench.dashboards.cells import grouped, heading, notes_of, rank_rows, records_of, section, settings
+from dsv4bench.dashboards.cells import (
+    grouped,
+    heading,
+    mode_notes,
+    notes_of,
+    rank_rows,
+    records_of,
+    section,
+    settings,
+    short_modes,
+)
 from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells, interval_cell, side_columns, sides_title
@@ -12,8 +22,9 @@ from dsv4bench.results.compare import Pair
 from dsv4bench.results.ranks import RankTimes, rank_times
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import Interval, median_interval
-from dsv4bench.units import format_percent, time_unit
+from dsv4bench.units import time_unit
 
+_WHOLE_FROM = 10  # percent, from which no decimal matters
 SIDES = ("before", "after")
 LIVE_NOTE = "live: new tokens of the rank; an idle one has none"
 NOTES = (
@@ -38,10 +49,12 @@ def _rank_table(same: Sequence[Pair]) -> Table:
         Column("rank", ("rank",)),
         Column("live", ("rank_rows",)),
         *side_columns(SIDES, same, unit),
-        *(Column(name, tuple(f"{name}_{side}" for side in SIDES)) for name in ("slowest", "skew")),
+        *(Column(f"{name} %", tuple(f"{name}_{side}" for side in SIDES)) for name in ("slowest", "skew")),
     )
-    rows = [row for pair, sides in times for row in _rank_rows(pair, sides, scale)]
-    lines = notes_of(records_of(same))
+    records = records_of(same)
+    mode = short_modes(records)
+    rows = [row for pair, sides in times for row in _rank_rows(pair, sides, scale, mode)]
+    lines = (*mode_notes(records), *notes_of(records))
     title = heading(f"Ranks, {sides_title(same)}", same[0].any)
     live = [LIVE_NOTE] if any(rank_rows(pair.any) for pair in same) else []
     return Table(title, columns, tuple(rows), (settings(same[0].any), *live, *NOTES, *lines))
@@ -57,21 +70,28 @@ def _step(record: Record | None) -> Interval | None:
     return median_interval(record.step_samples_ns) if record and record.step_samples_ns else None
 
 
-def _rank_rows(pair: Pair, sides: Sequence[RankTimes | None], scale: int) -> list[tuple[Cell, ...]]:
+def _rank_rows(
+    pair: Pair, sides: Sequence[RankTimes | None], scale: int, mode: Callable[[Record], str]
+) -> list[tuple[Cell, ...]]:
     rows = []
     live = rank_rows(pair.any)
     for rank in range(max(len(side.ranks) for side in sides if side)):
         intervals = [interval_cell(side.ranks[rank] if side else None, scale) for side in sides]
-        late = _shares([side.slowest[rank] if side else None for side in sides])
-        rows.append((*cell_cells(pair.any), cell(rank), _live_cell(live, rank), *intervals, late, empty(2)))
+        late = _shares([side.slowest[rank] if side else None for side in sides], decimals=0)
+        rows.append((*cell_cells(pair.any, mode), cell(rank), _live_cell(live, rank), *intervals, late, empty(2)))
     steps = [interval_cell(_step(record), scale) for record in (pair.before, pair.after)]
-    skew = _shares([side.skew if side else None for side in sides])
-    return [*rows, (*cell_cells(pair.any), cell("step"), empty(), *steps, empty(2), skew)]
+    skew = _shares([side.skew if side else None for side in sides], decimals=1)
+    return [*rows, (*cell_cells(pair.any, mode), cell("step"), empty(), *steps, empty(2), skew)]
 
 
 def _live_cell(live: Sequence[int] | None, rank: int) -> Cell:
     return empty() if live is None else cell(live[rank], str(live[rank] or "idle"))
 
 
-def _shares(shares: Sequence[float | None]) -> Cell:
-    return Cell(arrow(*(None if share is None else format_percent(share) for share in shares)), tuple(shares))
+def _shares(shares: Sequence[float | None], decimals: int) -> Cell:
+    percents = (None if share is None else _percent(share * 100, decimals) for share in shares)
+    return Cell(arrow(*percents), tuple(shares))
+
+
+def _percent(percent: float, decimals: int) -> str:
+    return f"{percent:.{decimals if percent < _WHOLE_FROM else 0}f}"
