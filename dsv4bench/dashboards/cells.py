@@ -81,6 +81,15 @@ def rows_text(record: Record) -> str:
     return f"{rows}/{padded}" if padded and padded > rows else f"{rows}"
 
 
+def rows_beside(record: Record) -> str:
+    """Return the rows where the batch does not say them, "" where it does: requests of several lengths, and padding.
+
+    A cell that did not run has no padding to tell of.
+    """
+    rows, padded = record.batch.get("rows"), record.batch.get("padded_rows")
+    return "" if record.batch.get("extend") is not None and padded in (None, rows) else rows_text(record)
+
+
 def rank_rows(record: Record) -> list[int] | None:
     """Return the live rows of each rank, or None where the record does not say."""
     rows = record.batch.get("rank_rows")

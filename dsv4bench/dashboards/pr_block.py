@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dsv4bench.dashboards.cells import batch_text, rows_text
+from dsv4bench.dashboards.cells import batch_text, rows_beside
 from dsv4bench.dashboards.markdown import code, item, prose, table_lines
 from dsv4bench.dashboards.pr_counts import count_lines
 from dsv4bench.dashboards.pr_evidence import (
@@ -108,7 +108,7 @@ def _verdict_table(same: Sequence[Verdict]) -> list[str]:
             _side(verdict.a_ns, verdict.trial.a, scale),
             _side(verdict.b_ns, verdict.trial.b, scale),
             difference_text(verdict),
-            *(format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True) for _ in predicted),
+            *(format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True, digits=3) for _ in predicted),
             change_text(verdict),
         ]
         for verdict, mode in zip(same, modes(same), strict=True)
@@ -124,9 +124,8 @@ def _side(interval: Interval | None, record: Record | None, scale: int) -> str:
 
 def _batch(record: Record) -> str:
     """Return the batch, and its rows where it does not say them."""
-    rows, padded = record.batch.get("rows"), record.batch.get("padded_rows")
-    plain = record.batch.get("extend") is not None and padded == rows
-    return batch_text(record) + ("" if plain else f" ({rows_text(record)} rows)")
+    rows = rows_beside(record)
+    return batch_text(record) + (f" ({rows} rows)" if rows else "")
 
 
 def _word(verdict: Verdict) -> str:

@@ -35,7 +35,7 @@ CELL_COLUMNS = (
     Column("mode", ("mode",), right=False),
 )
 PAIRED = "; diff: the median of paired differences"
-PREDICTED = "pred (modelled): rows not dequantised again x their bytes / the dequant rate; negative is time saved"
+PREDICTED = "pred (modelled, us): rows not dequantised again x their bytes / the dequant rate; negative is time saved"
 
 
 def step_tables(compared: Sequence[Pair]) -> list[Table]:

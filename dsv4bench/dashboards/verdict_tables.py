@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dsv4bench.dashboards.cells import heading, notes_of, provenance, rows_text
+from dsv4bench.dashboards.cells import heading, notes_of, provenance, rows_beside
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells
 from dsv4bench.dashboards.trial_cells import (
@@ -86,7 +86,7 @@ def _verdict_table(same: Sequence[Verdict], every: Sequence[Verdict], floors: Se
         Column(f"b {unit}", _bounds("b", "_ns")),
         Column("diff us", _bounds("difference", "_ns")),
         Column("change", _bounds("change", "")),
-        Column("pred us", ("predicted_ns",)),
+        Column("pred", ("predicted_ns",)),
         Column("verdict", ("verdict", "marks"), right=False),
         *(Column("", (name,)) for name in ONLY_IN_CSV),
         *(Column("", tuple(f"{side}_{name}" for name in OF_SIDE)) for side in ("a", "b")),
@@ -110,24 +110,18 @@ def _row(verdict: Verdict, mode: str, scale: int) -> tuple[Cell, ...]:
     word = f"{verdict.word} {''.join(map(sign, verdict.marks))}".rstrip() if verdict.word else NO_VERDICT
     return (
         batch,
-        Cell(_rows(trial.any), rows.values),
+        Cell(rows_beside(trial.any), rows.values),
         forwards,
         Cell(mode, how.values),
         Cell(side_text(verdict.a_ns, trial.a, scale), _values(verdict.a_ns)),
         Cell(side_text(verdict.b_ns, trial.b, scale), _values(verdict.b_ns)),
         Cell(difference_text(verdict), _values(verdict.difference_ns)),
         Cell(change_text(verdict), change),
-        cell(verdict.predicted_ns, format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True)),
+        cell(verdict.predicted_ns, format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True, digits=3)),
         Cell(word, (verdict.word, ", ".join(verdict.marks))),
         *(cell(value, "") for value in (*hidden, trial.how, trial.aa, _session(verdict), explained(verdict))),
         *(Cell("", _side(verdict, number)) for number in (0, 1)),
     )
-
-
-def _rows(record: Record) -> str:
-    """Return the rows where the batch does not say them: requests of several lengths, and padding."""
-    rows, padded = record.batch.get("rows"), record.batch.get("padded_rows")
-    return rows_text(record) if record.batch.get("extend") is None or padded != rows else ""
 
 
 def _values(interval: Interval | None) -> tuple[float | None, ...]:
