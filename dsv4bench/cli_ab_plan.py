@@ -85,8 +85,6 @@ def _predicted_ns(setup: Setup, a: Planned, b: Planned) -> float | None:
     """Return the modelled difference b - a; None where the sides differ in what the model does not know."""
     if any(place.elsewhere for place in setup.places.values()):
         return None
-    if set(setup.switches["a"]) == {"reuse"}:
-        return b.saved_ns if b.cell.variant.reuse == "off" else -b.saved_ns
     return ((b.step_ns or 0.0) - (a.step_ns or 0.0)) or None
 
 

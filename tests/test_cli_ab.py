@@ -285,7 +285,7 @@ def test_the_block_goes_to_a_file_or_to_stdout(run, pretended, tmp_path):
 
 
 def test_a_dry_run_says_what_each_cell_can_tell_and_runs_nothing(run, pretended, tmp_path):
-    found = run(*REUSE, "--batch", "1,2", "--dry-run")
+    found = run(*REUSE, "--batch", "256,512", "--dry-run")
     assert (found.code, found.err, pretended) == (0, "", [])
     assert "plan: reuse=off (a) against reuse=on (b), 2 cells by turns in one process, 2 samples" in words(found)
     assert "? not resolvable here: the predicted effect is smaller than what the cell tells" in words(found)
@@ -296,7 +296,7 @@ def test_a_dry_run_says_what_each_cell_can_tell_and_runs_nothing(run, pretended,
 
 def test_a_dry_run_as_json_holds_every_figure(run):
     (one,) = json.loads(run(*REUSE, "--dry-run", "--json").out)
-    # 7 ms a step, 0.2 ms less with reuse: 1.312 KB a row at 4 GB/s, launches apart (workloads/model.py)
+    # 7 ms a step, bound by its calls, and one call of 0.2 ms less with reuse (workloads/model.py)
     assert (one["label"], one["status"], one["reuse"], one["pairs"], one["block"]) == (
         "modelled",
         "planned",
@@ -305,10 +305,15 @@ def test_a_dry_run_as_json_holds_every_figure(run):
         2,
     )
     assert one["sides"] == {"a": "reuse=off", "b": "reuse=on"}
-    assert one["predicted_ns"] == pytest.approx(-32 * 1312 / 4)
+    assert one["predicted_ns"] == one["b_step_ns"] - one["a_step_ns"] == -200_000
     assert one["min_effect_ns"] == pytest.approx(0.01 * one["a_step_ns"])
-    assert one["resolvable"] is False
+    assert one["resolvable"] is True
     assert one["time_ns"] == pytest.approx((12 + 8) * (one["a_step_ns"] + one["b_step_ns"]))
+
+
+def test_a_modelled_step_that_its_work_binds_is_shorter_by_the_bytes_of_reuse(run):
+    (one,) = json.loads(run(*REUSE, "--batch", "256", "--dry-run", "--json").out)
+    assert one["predicted_ns"] == pytest.approx(-256 * 32 * 1312 / 4)  # 1.312 KB a row at 4 GB/s
 
 
 @pytest.mark.parametrize(

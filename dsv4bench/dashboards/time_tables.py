@@ -23,7 +23,7 @@ from dsv4bench.dashboards.cells import (
 )
 from dsv4bench.dashboards.style import plus_minus
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
-from dsv4bench.results.compare import NOT_RESOLVABLE, Comparison, Pair, compare
+from dsv4bench.results.compare import NOT_RESOLVABLE, Comparison, Pair, calls_left_out, compare
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import CONFIDENCE, Interval
 from dsv4bench.units import NS_PER_US, format_in_unit, format_percent, format_rate, time_unit
@@ -101,7 +101,7 @@ def _reuse_table(same: Sequence[Pair]) -> Table:
     records = records_of(same)
     both = both_ran(same)
     notes = [settings(same[0].any), _confidence_note(records, both)]
-    notes += prediction_notes(records) if both else []
+    notes += prediction_notes(same) if both else []
     notes += notes_of(records)
     title = heading(f"Step time, {sides_title(same)}", same[0].any)
     return time_table(title, ("before", "after"), [compare(pair) for pair in same], [*notes, *provenance(records)])
@@ -151,14 +151,26 @@ def _confidence_note(records: Sequence[Record], both: bool) -> str:
     )
 
 
-def prediction_notes(records: Sequence[Record]) -> list[str]:
+def prediction_notes(same: Sequence[Pair]) -> list[str]:
     """Return what a predicted difference is, how it was made and at which rates; nothing where none was."""
-    guesses = [record.predicted for record in records if record.predicted]
+    guesses = [record.predicted for pair in same for record in pair.records if record.predicted]
     rates = [rate for guess in guesses if (rate := guess.get("dequant_bytes_per_s"))]
     how = list(dict.fromkeys(guess["how"] for guess in guesses if guess.get("how")))
     found = [PREDICTED] if guesses else []
     found += [f"pred: {how[0]}"] if len(how) == 1 else []
+    found += _calls_notes(same)
     return found + ([f"dequant rate: {_least_to_most([format_rate(rate) for rate in sorted(rates)])}"] if rates else [])
+
+
+def _calls_notes(same: Sequence[Pair]) -> list[str]:
+    """Return which cells' predictions are the host's time for the calls left out, and what that is."""
+    calls = {id(pair.any): calls_left_out(pair.before, pair.after) for pair in same}
+
+    def said(record: Record) -> list[str]:
+        found = calls[id(record)]
+        return [f"pred, launch-bound: not bytes but {found.text}"] if found else []
+
+    return said_of([pair.any for pair in same], said)
 
 
 def _least_to_most(texts: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dsv4bench.dashboards.cells import cells_text, grouped, heading
 from dsv4bench.dashboards.time_tables import prediction_notes
 from dsv4bench.dashboards.trial_cells import family, modes, said_of_trials, side_records
-from dsv4bench.results.compare import NOT_RESOLVABLE
+from dsv4bench.results.compare import NOT_RESOLVABLE, Pair
 from dsv4bench.results.explanation import explained
 from dsv4bench.results.noise_floor import Floor
 from dsv4bench.results.trials import FRESH
@@ -44,13 +44,13 @@ def trust_notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Seque
 
     `every`: all verdicts, among them those that the set's were corrected with.
     """
-    records = [record for verdict in same for record in side_records(verdict.trial)]
+    sides = [Pair(verdict.trial.a, verdict.trial.b) for verdict in same]
     predicted = any(verdict.predicted_ns is not None for verdict in same)
     few = f" (of fewer than {FEWEST_PAIRS}: the extremes)" if any(0 < one.pairs < FEWEST_PAIRS for one in same) else ""
     return [
         _how_measured(same),
         f"± the farther bound of the 95 % interval over pairs{few}; {_how_judged(same, every)}",
-        *(["; ".join(prediction_notes(records))] if predicted else []),
+        *(["; ".join(prediction_notes(sides))] if predicted else []),
         *_explained_notes(same),
         *_clock_notes(same),
         *_flag_notes(same),

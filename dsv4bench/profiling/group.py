@@ -265,7 +265,8 @@ class GroupRun:
         if any(run.cell.variant.reuse == "on" for run in self.living()):
             rank = max(self.prefill.forwards, key=lambda forwards: sum(f.workspace_rows for f in forwards))
             step = next(iter(self.steps.values()))
-            with suppress(CaptureError):  # without graphs there is no rate, and the cells are none the worse for it
+            # without graphs there is no rate, and the cells are none the worse for it
+            with suppress(CaptureError), self._marked():
                 self.predicted = predict(step, rank, self.session.clock, open_pool(self.session.device))
 
     def _count(self, run: CellRun) -> None:

@@ -13,7 +13,7 @@ from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import StopRule, Timing
-from dsv4bench.results.record import Record
+from dsv4bench.results.record import LAUNCH_BOUND, Record
 from dsv4bench.units import format_ns, format_percent
 from dsv4bench.workloads.batch import Batch, Request
 from dsv4bench.workloads.cells import Cell
@@ -274,7 +274,7 @@ def _flags(run: CellRun, rule: StopRule) -> list[str]:
     timings = _timings(run)
     found = list(run.clocks.flags()) if run.clocks else []
     if any(timing.launch_bound for timing in timings):
-        found.append("launch-bound")
+        found.append(LAUNCH_BOUND)
     if any(timing.stop == "timeout" for timing in timings):
         found.append(
             f"stopped after {format_ns(rule.timeout_ns, 2)}, interval wider than {format_percent(rule.half_width)}"

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsv4bench.results.counts import added
-from dsv4bench.results.record import Record
+from dsv4bench.results.record import LAUNCH_BOUND, Record
 from dsv4bench.results.stats import CONFIDENCE, Interval, median_interval, paired_difference
+from dsv4bench.units import format_count, format_ns
 
 PLACE = ("--out", "--resume")  # where a run writes
 SHARE = "--shard"  # how much of its plan one process runs
+CALL_BY_CALL = ("eager", "graph")  # modes whose dequants the host submits: a full graph is one launch
 HOW_CAPTURED = ("graph-mode", "breaks", "break-outputs")  # an eager step has none of these
 NOT_RESOLVABLE = "not resolvable here"
 MODELLED = "modelled, not measured"
@@ -41,6 +43,24 @@ class Pair:
     def records(self) -> list[Record]:
         """The records that are there, before first."""
         return [record for record in (self.before, self.after) if record is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Dequants that reuse leaves out of a step, and the nanoseconds in which the host submits one."""
+
+    count: int
+    submit_ns: float
+
+    @property
+    def host_ns(self) -> float:
+        """The host's time for all of them."""
+        return self.count * self.submit_ns
+
+    @property
+    def text(self) -> str:
+        """What they are, in words: "34 dequants x 30.2 us to submit one"."""
+        return f"{format_count(self.count, 'dequant')} x {format_ns(self.submit_ns, 3)} to submit one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +169,43 @@ def _samples(record: Record | None, metric: str | None) -> Sequence[int]:
 
 
 def predicted_difference_ns(before: Record | None, after: Record | None) -> float | None:
-    """Return the predicted time of `after` - `before`, or None unless they differ in reuse, all that is predicted."""
+    """Return the predicted time of `after` - `before`, or None unless they differ in reuse, all that is predicted.
+
+    It is the host's time for the dequants that are left out where the host sets the pace of both sides, else the time
+    of their bytes at the measured rate.
+    """
     sides = [record.variant.get("reuse") for record in (before, after) if record is not None]
     if before is None or after is None or sorted(map(str, sides)) != ["off", "on"]:
         return None
-    saved_ns = (after.predicted or before.predicted or {}).get("saved_ns")
+    calls = calls_left_out(before, after)
+    saved_ns = calls.host_ns if calls else _predicted(before, after).get("saved_ns")
     if not isinstance(saved_ns, int | float):
         return None
     return float(-saved_ns if sides[1] == "on" else saved_ns)
+
+
+def calls_left_out(before: Record | None, after: Record | None) -> Calls | None:
+    """Return the dequants that set the predicted difference of two sides, or None where their bytes do.
+
+    They do where both sides are launch-bound and the host submits each of them: then a step is as long as the host
+    takes. A step of several ranks is as long as its slowest, and nobody says which one that was. Records of before
+    there was a `submit_ns_a_call` have none.
+    """
+    if before is None or after is None or not (_paced_by_host(before) and _paced_by_host(after)):
+        return None
+    guess = _predicted(before, after)
+    count, submit_ns = guess.get("saved_calls"), guess.get("submit_ns_a_call")
+    if not isinstance(count, int) or not isinstance(submit_ns, int | float):
+        return None
+    return Calls(count, submit_ns)
+
+
+def _predicted(before: Record, after: Record) -> dict[str, Any]:
+    return after.predicted or before.predicted or {}
+
+
+def _paced_by_host(record: Record) -> bool:
+    return LAUNCH_BOUND in record.flags and record.mode in CALL_BY_CALL and record.ranks == 1
 
 
 def _unresolved(

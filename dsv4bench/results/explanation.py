@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsv4bench.results.compare import calls_left_out
 from dsv4bench.results.counts import DEVICE, add, sums
 from dsv4bench.results.record import Record
 from dsv4bench.results.trials import Trial
@@ -23,7 +24,9 @@ def explained(verdict: Verdict) -> str:
     measured = f"measured {format_ns(difference.value)} {span}"
     if verdict.predicted_ns is None:
         return f"{work}: {measured}; no time is predicted for this change"
-    return f"{work}: {measured}, predicted {format_ns(verdict.predicted_ns)}: {_share(verdict)}"
+    calls = calls_left_out(verdict.trial.a, verdict.trial.b)
+    how = f" (launch-bound: {calls.text})" if calls else ""
+    return f"{work}: {measured}, predicted {format_ns(verdict.predicted_ns)}{how}: {_share(verdict)}"
 
 
 def _share(verdict: Verdict) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dsv4bench.results.peaks import Device, Peaks
 from dsv4bench.results.projection import Cell, Fit, Host, Prediction, alike, fit, fit_host, predict
-from dsv4bench.results.record import Record
+from dsv4bench.results.record import LAUNCH_BOUND, Record
 from dsv4bench.units import format_percent
 
 EAGER, GRAPH, SUBMIT = "eager", "graph", "host submit"  # what an error is of
@@ -168,7 +168,7 @@ def record(one: Projected, argv: Sequence[str], created: str) -> Record:
         providers=dict(source.providers),
         samples_ns=_samples(source, got) if got else {},
         projection=_projection(one, got) if got else None,
-        flags=["launch-bound"] if got and got.launch_bound else [],
+        flags=[LAUNCH_BOUND] if got and got.launch_bound else [],
         environment={
             "gpu": f"{one.target.word.upper()} (modelled)",
             "modelled_from": source.machine,

@@ -73,6 +73,19 @@ def test_a_prediction_is_called_modelled():
     assert [note for note in table.notes if note.startswith("pred (modelled, us): rows not dequantised again")]
 
 
+def test_a_prediction_says_in_which_cells_it_is_the_hosts_time():
+    calls = {"saved_ns": 141_000.0, "saved_calls": 34, "submit_ns_a_call": 30_000.0}
+    cells = [
+        record(batch, reuse, predicted=calls, flags=["launch-bound"] if batch == 1 else [])
+        for batch in (1, 8)
+        for reuse in ("off", "on")
+    ]
+    (table,) = named(cells, "Step time")
+    assert [row["pred us"] for row in texts(table)] == ["-1020", "-141.0"]
+    said = "pred, launch-bound: not bytes but 34 dequants x 30.0 us to submit one (eager, batch 1 x 1024)"
+    assert [note for note in table.notes if "submit" in note] == [said]
+
+
 def test_the_headline_says_38_to_4_per_forward_and_40_to_40():
     eager, graph = named(sweep(), "KV dequants")
     assert [(line["kv_source"], line["calls"]) for line in texts(eager)] == [

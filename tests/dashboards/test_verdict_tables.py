@@ -213,6 +213,16 @@ def test_how_much_the_removed_work_explains_is_one_line(predicted, said):
     assert [line[: len(said)] for line in lines] == [said] * bool(said)
 
 
+@pytest.mark.parametrize("turned", [False, True], ids=["reuse on is b", "reuse on is a"])
+def test_a_verdict_says_where_its_prediction_is_the_hosts_time(turned):
+    calls = {"saved_ns": 141_000.0, "saved_bytes": 2**20, "saved_calls": 34, "submit_ns_a_call": 30_000.0}
+    values = ("on", "off") if turned else ("off", "on")
+    (one,) = judge([both("reuse", *values, predicted=calls, flags=["launch-bound"])])
+    assert one.predicted_ns == (34 * 30_000 if turned else -34 * 30_000)
+    said = "pred, launch-bound: not bytes but 34 dequants x 30.0 us to submit one"
+    assert [said in note for note in only([one]).notes if note.startswith("pred")] == [True]
+
+
 def test_reasons_that_differ_in_numbers_alone_are_told_by_an_example():
     def undecided(requests, reason):
         return judged(both(facts={"requests": requests}), "INCONCLUSIVE", reason=reason)

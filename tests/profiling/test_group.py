@@ -12,6 +12,7 @@ from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.verify import Check
 from dsv4bench.ranges import Silent
 from tests.profiling.small_groups import TINY, FakeClock, allocated, group, model, requests_file, session
+from tests.workloads.stacks import Heard
 
 
 def tiny(**typed):
@@ -226,6 +227,19 @@ def test_a_cell_keeps_counts_and_memory():
         "buffer_bytes": run.prefill.buffers.bytes,
     }
     assert run.predicted["saved_rows"] == 34
+
+
+def test_dequants_are_submitted_inside_the_ranges_that_timed_steps_have():
+    class QueueClock(FakeClock):
+        enqueues = True
+
+    mark = Heard()
+    run = tiny(graph=False, opened=session(clock=QueueClock(), mark=mark))
+    with torch.no_grad():
+        run.count()
+    assert run.predicted["submit_ns_a_call"] == 1_000_000 / 2
+    assert set(mark.ops()) == {"dequant_compressed"}
+    assert isinstance(run.steps["off", "fused"].ops.mark, Silent)
 
 
 def test_where_no_cell_reuses_nothing_is_predicted():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dsv4bench.results.compare import Pair, compare, latest, pairs
+from dsv4bench.results.compare import Pair, calls_left_out, compare, latest, pairs, predicted_difference_ns
 from dsv4bench.results.record import Record
 from tests.results.synthetic import counts, lost, ramp, record, row, sweep, with_variant
 
@@ -100,6 +100,51 @@ def test_a_difference_has_its_interval_and_the_predicted_one_beside_it():
 )
 def test_a_difference_that_cannot_be_told_says_why(before, after, why):
     assert compared(before, after).unresolved == why
+
+
+# 34 calls of 30 us, or bytes that take 141 us
+LAUNCHES = {"saved_ns": 141_000.0, "saved_calls": 34, "submit_ns_a_call": 30_000.0}
+BOUND = ["throttled: sw_power_cap", "launch-bound"]
+
+
+def launch_bound(reuse, flags=BOUND, predicted=LAUNCHES, full=False, **changes):
+    one = record(reuse=reuse, flags=flags, predicted=predicted, **changes)
+    return with_variant(one, **{"graph-mode": "full"}) if full else one
+
+
+def without(name):
+    return {"predicted": {key: value for key, value in LAUNCHES.items() if key != name}}
+
+
+@pytest.mark.parametrize(
+    ("off", "on", "predicted_ns"),
+    [
+        ({}, {}, -34 * 30_000),
+        ({"graph": True}, {"graph": True}, -34 * 30_000),
+        ({"predicted": None}, {}, -34 * 30_000),  # fresh processes: no row is saved on the side without reuse
+        ({"flags": []}, {}, -141_000),
+        ({}, {"flags": []}, -141_000),
+        ({"flags": ["rank 1: launch-bound"]}, {}, -141_000),
+        ({"ranks": 2}, {"ranks": 2}, -141_000),
+        ({"graph": True, "full": True}, {"graph": True, "full": True}, -141_000),
+        (without("submit_ns_a_call"), without("submit_ns_a_call"), -141_000),
+        (without("saved_calls"), without("saved_calls"), -141_000),
+    ],
+    ids=[
+        *("eager", "graph", "known on one side", "only reuse on", "only reuse off", "one rank of several", "ranks"),
+        *("full graph", "nothing submitted", "an older record"),
+    ],
+)
+def test_where_the_host_paces_both_sides_the_calls_left_out_are_predicted_else_their_bytes(off, on, predicted_ns):
+    before, after = launch_bound("off", **off), launch_bound("on", **on)
+    assert predicted_difference_ns(before, after) == predicted_ns
+    assert predicted_difference_ns(after, before) == -predicted_ns
+    assert (calls_left_out(before, after) is None) == (predicted_ns == -141_000)
+
+
+def test_the_calls_left_out_are_words_too():
+    assert calls_left_out(launch_bound("off"), launch_bound("on")).text == "34 dequants x 30.0 us to submit one"
+    assert calls_left_out(None, launch_bound("on")) is None
 
 
 def test_samples_that_were_not_interleaved_have_no_difference():

@@ -18,6 +18,18 @@ def line(ppm, saved_ns, before=(), after=(), scatter=None, **changes):
     return explained(judge([replace(one, a=replace(one.a, counts=before), b=replace(one.b, counts=after))])[0])
 
 
+def test_where_the_host_paces_both_sides_its_time_is_what_explains():
+    one = trial(around(-20_000), saved_ns=100_000)
+    flags, calls = ["launch-bound"], {"saved_calls": 10, "submit_ns_a_call": 30_000}
+    a, b = (replace(side, flags=flags, predicted=side.predicted | calls) for side in (one.a, one.b))
+    (verdict,) = judge([replace(one, a=a, b=b)])
+    assert (verdict.predicted_ns, verdict.marks) == (-300_000, ())  # the bytes alone would leave it unexplained
+    assert explained(verdict).endswith(
+        "measured -400.0 us [-410.0 us, -390.0 us], predicted -300.0 us (launch-bound: 10 dequants x 30.0 us to submit"
+        " one): the removed work explains 75% of it"
+    )
+
+
 WILD = [[-80, -60, -40, -20, 0, 20, 40, 60, 80]]
 
 
