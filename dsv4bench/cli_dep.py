@@ -44,13 +44,14 @@ class Place:
 def place_of(environment: Mapping[str, str]) -> Place | None:
     """Return the rank that torchrun or srun gave to this process, or None where nobody did.
 
-    The script of a SLURM batch job has a rank too, but no step: there nobody else would come.
+    The script of a SLURM batch job has a rank too, but no step, and a shell in a step of one task (`srun --pty bash`)
+    is alone: there nobody else would come.
     """
     torchrun = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     slurm = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
     if {"RANK", "WORLD_SIZE"} <= environment.keys():
         names = torchrun
-    elif {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"} <= environment.keys():
+    elif {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"} <= environment.keys() and environment["SLURM_NTASKS"] != "1":
         names = slurm
     else:
         return None

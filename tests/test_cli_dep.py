@@ -30,8 +30,18 @@ TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
         (SRUN, Place(3, 8, 1, 2)),
         ({**SRUN, **TORCHRUN}, Place(5, 8, 1, 4)),
         ({name: SRUN[name] for name in ("SLURM_PROCID", "SLURM_NTASKS")}, None),
+        ({**SRUN, "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, None),
     ],
-    ids=["alone", "torchrun", "env://", "srun", "an older srun", "torchrun in srun", "the script of a batch job"],
+    ids=[
+        "alone",
+        "torchrun",
+        "env://",
+        "srun",
+        "an older srun",
+        "torchrun in srun",
+        "the script of a batch job",
+        "a shell of srun",
+    ],
 )
 def test_the_environment_says_which_rank_this_is(environment, place):
     assert place_of(environment) == place

@@ -39,6 +39,7 @@ from dsv4bench.workloads.shard import shard
 
 LINGER_S = 3
 FAILED, USAGE = 1, 2  # as of the command line
+SAME_FILES = "files of the same content (requests, geometry, kernels)"
 # what must be equal on all ranks beside the arguments
 SAME = ("dsv4bench", "commit", "diff", "torch", "triton", "cuda", "python", "driver", "gpu", "sglang", "flash_mla")
 
@@ -175,12 +176,18 @@ def refused(
 
     `said` are the options beside `typed`.
     """
-    facts = {name: session.environment.get(name) for name in SAME} | said | {"arguments": asdict(typed)}
-    every = exchange(peers, "start", facts)
+    own = {name: session.environment.get(name) for name in SAME}
+    typed_words = {f"--{name.replace('_', '-')}": value for name, value in asdict(typed).items()}
+    src = " ".join(str(word) for word in (session.environment.get("src") or {}).values() if word)
+    every = exchange(peers, "start", own | said | {"--src": src} | typed_words)
     for rank, other in enumerate(every):
         for name, value in every[0].items():
             if other[name] != value:
-                return f"--dep {peers.size}: rank {rank} has {_difference(name, other[name], value)}"
+                return f"--dep {peers.size}: rank {rank} has {name} {_word(other[name])}, rank 0 has {_word(value)}"
+    plans = exchange(peers, "plan", [group[0].group for group in plan])
+    for rank, other_plan in enumerate(plans):
+        if other_plan != plans[0]:
+            return f"--dep {peers.size}: rank {rank} plans other cells than rank 0; expected {SAME_FILES}"
     local = max(1, peers.size) if session.device.type == "cpu" else 1  # ranks of a CPU share its memory
     free = min(exchange(peers, "free memory", free_bytes(session.device.type))) // local
     try:
@@ -191,11 +198,9 @@ def refused(
     return None
 
 
-def _difference(name: str, there: Any, here: Any) -> str:
-    if isinstance(here, dict):
-        option = next(key for key in here if here[key] != there[key])
-        return _difference(f"--{option.replace('_', '-')}", there[option], here[option])
-    return f"{name} {there}, rank 0 has {here}"
+def _word(value: Any) -> str:
+    """Return a value as it was typed."""
+    return ",".join(map(str, value)) if isinstance(value, list) else "none" if value in ("", None) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

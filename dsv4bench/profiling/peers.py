@@ -8,10 +8,12 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
 from dsv4bench.errors import CellError, UsageError
 from dsv4bench.workloads.moe import Ranks
 
+JOIN = timedelta(minutes=5)  # until all ranks are there: one may have ended over a slip of its own
 TIMEOUT = timedelta(minutes=30)  # of an exchange: the slowest rank may be compiling all its kernels
 LOST = "a collective failed"  # how a process ends that cannot say which rank is gone
 GRACE_S = 10  # for the lifeline to say which rank is gone, and to end this process
@@ -100,7 +102,8 @@ def open_peers(device: str) -> ProcessGroup:
     """Join the process group that the environment describes; UsageError where that cannot be."""
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     try:
-        dist.init_process_group(backend, timeout=TIMEOUT)
+        store, rank, size = next(rendezvous("env://", timeout=JOIN))
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
         peers = ProcessGroup(device)
         peers.barrier()
     except (RuntimeError, ValueError) as error:

@@ -41,10 +41,22 @@ def together(changes, typed=None, free=(GIB, GIB), monkeypatch=None, said=({}, {
         ({}, None, None),
         ({"cpu": "another"}, None, None),
         ({"torch": "2.12"}, None, "--dep 2: rank 1 has torch 2.12, rank 0 has 2.11"),
-        ({"diff": "abc"}, None, "--dep 2: rank 1 has diff abc, rank 0 has None"),
+        ({"diff": "abc"}, None, "--dep 2: rank 1 has diff abc, rank 0 has none"),
         ({}, {"dep_simulated": "3"}, "--dep 2: rank 1 has --dep-simulated 3, rank 0 has 1"),
+        ({}, {"batch": ["2", "4"]}, "--dep 2: rank 1 has --batch 2,4, rank 0 has 1"),
+        ({}, {"requests": "r.jsonl"}, "--dep 2: rank 1 has --requests r.jsonl, rank 0 has none"),
+        ({"src": {"name": "sglang", "commit": "a"}}, None, "--dep 2: rank 1 has --src sglang a, rank 0 has none"),
     ],
-    ids=["alike", "another processor", "another torch", "other changes", "other arguments"],
+    ids=[
+        "alike",
+        "another processor",
+        "another torch",
+        "other changes",
+        "other arguments",
+        "a list",
+        "a file",
+        "a tree",
+    ],
 )
 def test_only_ranks_that_are_alike_run_together(changes, typed, said, monkeypatch):
     assert together(changes, typed, monkeypatch=monkeypatch) == said
@@ -54,6 +66,17 @@ def test_only_ranks_that_are_alike_run_together(changes, typed, said, monkeypatc
 def test_ranks_take_part_in_the_same_thing(option, monkeypatch):
     sides = ({option: "1/2"}, {option: "2/2"})
     assert together({}, monkeypatch=monkeypatch, said=sides) == f"--dep 2: rank 1 has {option} 2/2, rank 0 has 1/2"
+
+
+def test_files_of_equal_names_must_hold_the_same_on_every_rank():
+    """Requests of other lengths: the cells of one rank would be none of the other's."""
+
+    def work(peers):
+        own = groups(dep="2", batch="2", extend=["8", "4"][peers.rank])
+        return refused(peers, session(environment=HERE), PrefillArguments(requests="r.jsonl"), own, {})
+
+    said = "rank 1 plans other cells than rank 0; expected files of the same content (requests, geometry, kernels)"
+    assert on_ranks(2, work) == [f"--dep 2: {said}"] * 2
 
 
 def test_ranks_without_room_say_so_before_they_begin(monkeypatch):

@@ -1,6 +1,13 @@
 """Exchanges between ranks: equal places meet, and a rank that is elsewhere leaves nobody waiting."""
 
-from dsv4bench.profiling.peers import OutOfStep, exchange, meet
+from datetime import timedelta
+
+import pytest
+
+from dsv4bench.errors import UsageError
+from dsv4bench.profiling import peers
+from dsv4bench.profiling.peers import OutOfStep, exchange, meet, open_peers
+from dsv4bench.profiling.rank_traces import free_port
 from tests.profiling.thread_peers import on_ranks
 
 
@@ -31,3 +38,13 @@ def test_ranks_that_are_out_of_step_come_together_where_errors_send_them():
 
     said = "left behind at sample by rank 1, which is at the end"
     assert on_ranks(3, work) == [[said, "invalid literal for int() with base 10: 'only here'", said]] * 3
+
+
+def test_ranks_that_never_come_are_not_waited_for_as_long_as_an_exchange_may_take(monkeypatch):
+    """As where another rank ended over a slip of its own, before it met anybody."""
+    monkeypatch.setattr(peers, "JOIN", timedelta(seconds=1))
+    here = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    for name, text in here.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(UsageError, match=r"^--dep: the ranks found no way to each other: .*1/2"):
+        open_peers("cpu")
