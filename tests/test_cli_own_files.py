@@ -62,13 +62,11 @@ def test_a_resumed_run_measures_an_edited_file_again_and_an_untouched_one_not(ru
     write(name)
     assert run(command, *arguments, "--out", "here").code == 0
     assert run(command, *arguments, "--resume", "here").code == 0
-    (first,) = hashes("here")
     write(name, first="raise RuntimeError('edited')")
     found = run(command, *arguments, "--resume", "here")
     assert (found.code, "RuntimeError: edited" in found.out) == (1, True)
-    assert len(hashes("here")) == 2
     assert [set(one) for one in hashes("here")] == [{name}] * 2
-    assert first[name] != hashes("here")[1][name]
+    assert len({one[name] for one in hashes("here")}) == 2
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -139,6 +139,7 @@ def run(folder, *arguments):
 @pytest.mark.parametrize("command", ["prefill", "kernels"])
 def test_a_kernel_imports_from_the_tree_and_the_record_names_it(tmp_path, command):
     tree = package(tmp_path / "a tree" / "python", "only_in_the_tree").parent
+    (tree / ".gitignore").write_text("__pycache__/\n")  # Python writes there unless it is told not to
     git(tree, "init", "-q")
     git(tree, "add", ".")
     git(tree, "commit", "-qm", "one")
