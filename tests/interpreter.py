@@ -90,6 +90,7 @@ def install() -> None:
     patch_libdevice(interpreter)
     patch_warnings(interpreter)
     patch_speed(interpreter)
+    patch_types(interpreter)
 
 
 def torch_type(dtype: Any) -> torch.dtype | None:
@@ -253,6 +254,46 @@ def patch_speed(interpreter: Any) -> None:
         return scope
 
     interpreter._patch_lang = patch_lang
+
+
+def patch_types(interpreter: Any) -> None:
+    """Work out a type once: its shape, its numel, a tensor's view of both, its type in numpy (a third of the time)."""
+    tl, semantic = interpreter.tl, type(interpreter.interpreter_semantic)
+    make_block, make_tensor, equal = tl.block_type.__init__, tl.tensor.__init__, tl.dtype.__eq__
+    broadcast, numpy_type = semantic.broadcast_impl_value, interpreter._get_np_dtype
+    blocks: dict[Any, dict[str, Any]] = {}
+    shapes: dict[Any, Any] = {}
+    numpy_types: dict[str, np.dtype] = {}
+
+    def init_block(self: Any, element: Any, shape: Any) -> None:
+        sizes = tuple([size.value if isinstance(size, tl.constexpr) else size for size in shape])
+        key = element.name, getattr(element, "address_space", None), sizes
+        if key not in blocks:
+            make_block(self, element, shape)
+            self.shape = shapes.setdefault(sizes, self.shape)
+            blocks[key] = vars(self)
+        self.__dict__ = blocks[key]
+
+    def init_tensor(self: Any, handle: Any, type: Any) -> None:
+        if "of_tensors" not in vars(type):
+            make_tensor(self, handle, type)
+            type.of_tensors = {name: value for name, value in vars(self).items() if name not in ("handle", "type")}
+        self.__dict__.update(type.of_tensors, handle=handle, type=type)
+
+    def broadcast_impl_value(self: Any, left: Any, right: Any) -> Any:
+        shape = getattr(left.type, "shape", None)
+        if shape is not None and shape is getattr(right.type, "shape", None):
+            return left, right
+        return broadcast(self, left, right)
+
+    def np_dtype(of: Any) -> np.dtype:
+        if of.name not in numpy_types:
+            numpy_types[of.name] = numpy_type(of)
+        return numpy_types[of.name]
+
+    tl.block_type.__init__, tl.tensor.__init__, interpreter._get_np_dtype = init_block, init_tensor, np_dtype
+    tl.dtype.__eq__ = lambda self, other: self is other or equal(self, other)
+    semantic.broadcast_impl_value = broadcast_impl_value
 
 
 @cache

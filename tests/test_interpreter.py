@@ -89,3 +89,19 @@ def test_the_self_check_sees_an_unpatched_conversion(triton_device, monkeypatch)
     good = private._convert_float
     monkeypatch.setattr(private, "_convert_float", truncate)
     assert "bf16 rounds to nearest even" in wrong_answers()
+
+
+def test_types_that_are_worked_out_once_stay_apart(triton_device):
+    import triton.language as tl
+
+    def block(element, *sizes):
+        return tl.block_type(element, [tl.constexpr(size) for size in sizes])
+
+    pairs, turned, halves = block(tl.float32, 2, 4), block(tl.float32, 4, 2), block(tl.bfloat16, 2, 4)
+    pointers = block(tl.pointer_type(tl.float32), 2, 4)
+    assert pairs == block(tl.float32, 2, 4)
+    assert [pairs == other for other in (turned, halves, pointers, tl.float32)] == [False] * 4
+    shapes = [[size.value for size in tl.tensor(None, one).shape] for one in (pairs, turned, halves, pointers)]
+    assert shapes == [[2, 4], [4, 2], [2, 4], [2, 4]]
+    assert [tl.tensor(None, one).dtype for one in (pairs, halves, tl.int8)] == [tl.float32, tl.bfloat16, tl.int8]
+    assert tl.float32 != tl.bfloat16
