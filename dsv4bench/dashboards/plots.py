@@ -35,6 +35,8 @@ FONT_POINTS = 9
 MARGIN = 1.4
 ROOM = 1.04
 TITLE_CHARACTERS = 120
+# what a title says of a step and its ranks where it is something else
+USUAL = {"moe": "off", "mhc": "off", "dep-simulated": 1, "dep": None, "align": None}
 
 
 def step_time_figure(frame: pd.DataFrame, title: str = "") -> Figure:
@@ -209,7 +211,9 @@ def _title(frame: pd.DataFrame) -> str:
     days = sorted({str(created)[:10] for created in frame["created"]})
     prefix = "" if frame["prefix"].isna().any() else f", prefix {int(first['prefix'])}"
     compressor = " and ".join(frame["compressor"].unique())
-    what = f"Attention stack of {first['geometry']}: kv {first['kv']}, compressor {compressor}{prefix}"
+    said = first.reindex([*USUAL]).dropna()
+    more = "".join(f", {name} {said[name]}" for name in said.index if said[name] != USUAL[str(name)])
+    what = f"Attention stack of {first['geometry']}: kv {first['kv']}, compressor {compressor}{prefix}{more}"
     day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     engines = ", ".join(frame["engine"].unique())
     return f"{what}\n{first['label']}, {engines}, {first['machine']}, provider {first['provider']}, {day}"

@@ -15,7 +15,7 @@ from dsv4bench.results.migrations import SWITCHES
 PLACE = ("label", "engine", "machine")
 CELL = (
     *("geometry", "ranks", "requests", "extend", "prefix", "source", *SWITCHES, "chunk", "seed"),
-    *("mem-fraction", "recipe", "device-memory"),  # only where they were given
+    *("dep", "align", "mem-fraction", "recipe", "device-memory"),  # only where they were given
     *("kernel", "case", "rows"),
 )
 NAMES = {"batch": "requests"}  # the columns of options that are called otherwise

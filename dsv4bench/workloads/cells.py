@@ -82,8 +82,10 @@ class Cell:
         return "simulated" if self.ranks > 1 and not self.dep else "measured"
 
     def switches(self) -> dict[str, Any]:
-        """Return what a record calls its variant; real ranks have a switch of their own, `dep`."""
-        dealt = {"dep-simulated": 1, "dep": self.ranks} if self.dep else {"dep-simulated": self.ranks}
+        """Return what a record calls its variant; real ranks have switches of their own: `dep`, `align` where free."""
+        dealt: dict[str, Any] = {"dep-simulated": 1, "dep": self.ranks} if self.dep else {"dep-simulated": self.ranks}
+        if self.align != "barrier":
+            dealt["align"] = self.align
         memory = self.memory.switches() if self.memory else {}
         return self.variant.switches() | {"chunk": self.chunk, **dealt, "seed": self.seed, **memory}
 

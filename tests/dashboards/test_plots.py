@@ -176,3 +176,18 @@ def test_a_figure_is_saved_as_png_and_svg_with_the_same_bytes_each_time(tmp_path
         kept.append([path.read_bytes() for path in paths])
     assert kept[0] == kept[1]
     assert kept[0][0].startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("switches", "said"),
+    [
+        ({}, "fused, prefix 8192\n"),
+        ({"moe": "off", "mhc": "off"}, "fused, prefix 8192\n"),
+        ({"moe": "experts", "mhc": "on", "dep": 2, "align": "free"}, "moe experts, mhc on, dep 2, align free\n"),
+        ({"dep-simulated": 2}, "prefix 8192, dep-simulated 2\n"),
+    ],
+    ids=["one process", "said to be off", "real ranks and more than attention", "simulated ranks"],
+)
+def test_the_title_says_what_is_in_the_step_and_on_how_many_ranks(switches, said):
+    figure, _ = panels([with_variant(one, **switches) for one in sweep()])
+    assert said in figure.get_suptitle()

@@ -46,6 +46,12 @@ def test_pools_of_a_fraction_are_another_history():
     assert sum("mem-fraction" in one.cell for one in cells) == 2
 
 
+@pytest.mark.parametrize("changed", [{"align": "free"}, {"dep": 2}], ids=["ranks that align nothing", "real ranks"])
+def test_ranks_that_run_in_another_way_are_another_history(changed):
+    first, second = found([at(1), with_variant(at(2), **changed)])
+    assert [name in one.cell for one in (first, second) for name in changed] == [False, True]
+
+
 def test_the_folder_of_a_requests_file_is_no_part_of_a_cell():
     records = [at(1), at(2)]
     for one, source in zip(records, ("here/lengths.jsonl", "lengths.jsonl"), strict=True):

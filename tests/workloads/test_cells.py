@@ -187,3 +187,9 @@ def test_impossible_lengths(typed, message):
     with pytest.raises(UsageError) as caught:
         planned(**typed)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("align", "said"), [("barrier", {}), ("free", {"align": "free"})])
+def test_a_record_says_that_ranks_align_nothing(align, said):
+    ((cell, *_),) = planned(dep="2", align=align)
+    assert {name: value for name, value in cell.switches().items() if name == "align"} == said
