@@ -24,11 +24,15 @@ def merged(run: RankRun, own: Sequence[Record]) -> list[Record]:
 
 
 def _merged(ranks: Sequence[Record], launched: Sequence[Launched]) -> Record:
-    """Return rank 0's record with every rank's checks and flags, the most memory, and coverage that lacks something."""
+    """Return rank 0's record with every rank's checks and flags, the most memory, and coverage that lacks something.
+
+    The prediction is of the rank that saves most, as where ranks are simulated.
+    """
     coverages = [record.coverage for record in ranks]
     others = list(enumerate(ranks))[1:]
     return replace(
         ranks[0],
+        predicted=_largest_saving(ranks),
         rank_launches=[by_source(one.rows) for one in launched] or None,
         checks=[*ranks[0].checks, *(_of_rank(rank, check) for rank, one in others for check in one.checks)],
         flags=[*ranks[0].flags, *_own_flags(ranks)],
@@ -36,6 +40,11 @@ def _merged(ranks: Sequence[Record], launched: Sequence[Launched]) -> Record:
         device_time=with_exchange(ranks),
         coverage=next((one for one in coverages if incomplete(one)), coverages[0]),
     )
+
+
+def _largest_saving(ranks: Sequence[Record]) -> dict[str, Any] | None:
+    known = [record.predicted for record in ranks if record.predicted]
+    return max(known, key=lambda one: one["saved_bytes"], default=None)
 
 
 def with_exchange(ranks: Sequence[Record]) -> dict[str, Any] | None:
