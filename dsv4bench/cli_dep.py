@@ -119,11 +119,12 @@ class Run:
 class Ended:
     """How the ranks ended; only one process has a `directory`, whose records it prints.
 
-    `untraced`: traces were asked for, and of a cell there is none.
+    `new_records` is how many cells were finished; `untraced`: traces were asked for, and of a cell there is none.
     """
 
     code: int
     directory: Path | None = None
+    new_records: int = 0
     untraced: bool = False
 
 
@@ -139,9 +140,10 @@ def run_ranks(run: Run, options: PrefillOptions, said: Sequence[str] = ()) -> En
     directory = run.directory()
     for line in said:
         print(line, file=sys.stderr, flush=True)
-    traces = run.traces(directory)
+    traces, before = run.traces(directory), finished_keys(directory)
     code = _take_part(run, place, directory) if place else _launch(run, ranks, directory)
-    return Ended(code, directory, untraced=not all(folder.is_dir() for folder in traces))
+    new = len(set(finished_keys(directory)).difference(before))
+    return Ended(code, directory, new, untraced=not all(folder.is_dir() for folder in traces))
 
 
 def _check_devices(ranks: int, here: int, device: str) -> None:

@@ -100,7 +100,7 @@ def _run_ranks(request: Request, options: PrefillOptions, plan: Sequence[Group],
     """Run the plan on several processes; the one that has the records prints them, and before that `said`."""
     ended = cli_dep.run_ranks(run := _rank_run(request, plan), options, () if request.quiet else said)
     if ended.code == INTERRUPTED and ended.directory:
-        return tell_interrupted(ended.directory, len(finished_keys(ended.directory)))
+        return tell_interrupted(ended.directory, ended.new_records)
     if ended.code != OK or ended.directory is None:
         return ended.code
     code = print_run(ended.directory, plan, run.session(ended.directory), request)

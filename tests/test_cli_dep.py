@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from dsv4bench import cli_dep
 from dsv4bench.cli_dep import Place, place_of
 from dsv4bench.results.compare import compare, pairs
 from dsv4bench.results.store import read_records
-from tests.command_line import command_line, tiny_config
+from tests.command_line import be_the_only_rank, command_line, tiny_config
 from tests.source_tree import ROOT
 
 SRUN = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}
@@ -94,6 +95,19 @@ def test_a_machine_must_hold_the_ranks(run, monkeypatch, gpus, nccl, said):
     monkeypatch.setattr(dist, "is_nccl_available", lambda: nccl)
     found = run("--dep", "4", "--device", "cuda", "--provider", "torch")
     assert (found.code, found.err.splitlines()[-1]) == (2, f"dsv4bench: {said}")
+
+
+def test_ctrl_c_tells_of_new_records_alone(run, monkeypatch, tmp_path):
+    be_the_only_rank(monkeypatch)
+    assert run("--dep", "1", "--no-graph", "--quiet", "--batch", "1", "--out", "out").code == 0
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(cli_dep, "_launch", lambda *_: 130)
+    found = run("--dep", "1", "--no-graph", "--batch", "1,2", "--resume", "out")
+    assert (found.code, found.err.splitlines()[0]) == (
+        130,
+        "interrupted: 0 new records are kept in out; go on with",
+    )
 
 
 # real processes
