@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from dsv4bench.dashboards.cells import (
+    both_ran,
     grouped,
     heading,
     mode_notes,
@@ -14,8 +16,8 @@ from dsv4bench.dashboards.cells import (
     section,
     settings,
     short_modes,
+    sides_text,
 )
-from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells, interval_cell, side_columns, sides_title
 from dsv4bench.results.compare import Pair
@@ -53,7 +55,8 @@ def _rank_table(same: Sequence[Pair]) -> Table:
     )
     records = records_of(same)
     mode = short_modes(records)
-    rows = [row for pair, sides in times for row in _rank_rows(pair, sides, scale, mode)]
+    text = partial(sides_text, both_ran(same))
+    rows = [row for pair, sides in times for row in _rank_rows(pair, sides, scale, mode, text)]
     lines = (*mode_notes(records), *notes_of(records))
     title = heading(f"Ranks, {sides_title(same)}", same[0].any)
     live = [LIVE_NOTE] if any(rank_rows(pair.any) for pair in same) else []
@@ -71,16 +74,20 @@ def _step(record: Record | None) -> Interval | None:
 
 
 def _rank_rows(
-    pair: Pair, sides: Sequence[RankTimes | None], scale: int, mode: Callable[[Record], str]
+    pair: Pair,
+    sides: Sequence[RankTimes | None],
+    scale: int,
+    mode: Callable[[Record], str],
+    text: Callable[[object, object], str],
 ) -> list[tuple[Cell, ...]]:
     rows = []
     live = rank_rows(pair.any)
     for rank in range(max(len(side.ranks) for side in sides if side)):
         intervals = [interval_cell(side.ranks[rank] if side else None, scale) for side in sides]
-        late = _shares([side.slowest[rank] if side else None for side in sides], decimals=0)
+        late = _shares([side.slowest[rank] if side else None for side in sides], text, decimals=0)
         rows.append((*cell_cells(pair.any, mode), cell(rank), _live_cell(live, rank), *intervals, late, empty(2)))
     steps = [interval_cell(_step(record), scale) for record in (pair.before, pair.after)]
-    skew = _shares([side.skew if side else None for side in sides], decimals=1)
+    skew = _shares([side.skew if side else None for side in sides], text, decimals=1)
     return [*rows, (*cell_cells(pair.any, mode), cell("step"), empty(), *steps, empty(2), skew)]
 
 
@@ -88,9 +95,9 @@ def _live_cell(live: Sequence[int] | None, rank: int) -> Cell:
     return empty() if live is None else cell(live[rank], str(live[rank] or "idle"))
 
 
-def _shares(shares: Sequence[float | None], decimals: int) -> Cell:
+def _shares(shares: Sequence[float | None], text: Callable[[object, object], str], decimals: int) -> Cell:
     percents = (None if share is None else _percent(share * 100, decimals) for share in shares)
-    return Cell(arrow(*percents), tuple(shares))
+    return Cell(text(*percents), tuple(shares))
 
 
 def _percent(percent: float, decimals: int) -> str:

@@ -279,6 +279,14 @@ def test_ranks_are_shown_with_their_maximum_and_skew():
     assert named(sweep(), "Ranks") == []
 
 
+@pytest.mark.parametrize("side", [0, 1], ids=["before", "after"])
+def test_ranks_of_one_side_have_no_arrows(side):
+    (table,) = named([dealt()[side]], "Ranks")
+    shown = [line[name] for line in texts(table) for name in ("slowest %", "skew %") if line[name]]
+    assert len(shown) == 3
+    assert not any("->" in one for one in shown)
+
+
 def dealt_rows(rank_rows, padded):
     """The dealt cells with the live rows of each rank and the padded rows of all."""
     extra = {"rank_rows": rank_rows, "padded_rows": padded, "rows": sum(rank_rows or [4096])}
