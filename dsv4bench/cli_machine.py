@@ -15,6 +15,7 @@ from dsv4bench.profiling.environment import environment
 from dsv4bench.ranges import timing_mark
 from dsv4bench.workloads.geometry import GEOMETRIES
 from dsv4bench.workloads.options import resolve_device
+from dsv4bench.workloads.rank_weights import RECIPES
 from dsv4bench.workloads.variant import BREAK_OUTPUTS, BREAKS, COMPRESSORS, FAULTS, GRAPH_MODES, KV_PAIRS, MOES
 
 RUNS_HERE = Column("runs here", ("why_not",), False)
@@ -86,6 +87,7 @@ def show_catalogue(as_json: bool) -> None:
         "breaks": list(BREAKS),
         "break-outputs": list(BREAK_OUTPUTS),
         "moe": list(MOES),
+        "recipe": list(RECIPES),
         "fault": list(FAULTS),
     }
     if as_json:

@@ -249,6 +249,7 @@ def test_list_names_kernels_and_the_values_of_options(run):
     assert list(listed["kernels"]) == list(CATALOGUE)
     assert listed["kernels"]["dequant"] == ["torch", "triton", "sglang"]
     assert listed["fault"] == ["stale-head", "wrong-row", "extra-copy"]
+    assert listed["recipe"] == ["dep4", "b200-dep4", "b200-dep2", "gb300-dep2"]
 
 
 def test_env_says_what_runs_here_and_why_not(run, monkeypatch):

@@ -42,7 +42,7 @@ def _notes(merged: Merged) -> Iterator[str]:
     if merged.measured_again:
         yield (
             f"{format_count(len(merged.measured_again), 'cell')} of several sessions: each keeps its records in its own"
-            " file, none is averaged; tables show the newest of a machine, `dsv4bench history` all"
+            " file, none is averaged; tables show the newest of each machine and command, `dsv4bench history` all"
         )
     for what, found in (("machines", _machine), ("states of the code", _code)):
         seen = Counter(map(found, merged.records))

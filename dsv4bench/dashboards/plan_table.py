@@ -69,6 +69,8 @@ def _saving_table(planned: Sequence[Planned]) -> Table:
     loads = [same[0] for same in grouped(planned, lambda one: tuple(one[name] for name in axes))]
     rows = tuple((*(cell(one[name]) for name in axes), *_savings(one)) for one in loads)
     notes = [*_stack_share(planned), "of the step: of the load's first cell above, without reuse"]
+    if any(one["ranks"] > 1 for one in loads):
+        notes.append("rows and bytes saved: of all ranks; us saved: of the rank that saves most")
     if any(one["saved_share"] < RESOLVABLE_SHARE for one in loads):
         notes.append(f"? {NOT_RESOLVABLE} is to be expected: under {format_percent(RESOLVABLE_SHARE)} of the step")
     return Table("Saving of reuse per step, attention stack (modelled)", columns, rows, tuple(notes))

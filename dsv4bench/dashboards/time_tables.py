@@ -60,7 +60,8 @@ def time_table(title: str, sides: tuple[str, str], compared: Sequence[Comparison
     records = records_of([one.pair for one in compared])
     mode = short_modes(records)
     rows = tuple(_time_row(one, scale, mode) for one in compared)
-    found = [*_unresolved_notes(compared), *said_of(records, lambda record: record.flags), *_reasons(records)]
+    found = [*_rows_alike(rows), *_unresolved_notes(compared)]
+    found += [*said_of(records, lambda record: record.flags), *_reasons(records)]
     return Table(title, columns, rows, (*notes, *mode_notes(records), *found))
 
 
@@ -175,6 +176,13 @@ def _calls_notes(same: Sequence[Pair]) -> list[str]:
 
 def _least_to_most(texts: Sequence[str]) -> str:
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"
+
+
+def _rows_alike(rows: Sequence[tuple[Cell, ...]]) -> list[str]:
+    """Return what tells rows of one cell apart: a cell that two commands measured is not averaged over them."""
+    cells = [row[: len(CELL_COLUMNS)] for row in rows]
+    alike = any(one in cells[:at] for at, one in enumerate(cells))
+    return ["rows alike: one cell that several commands measured, in the order of their making"] if alike else []
 
 
 def _unresolved_notes(compared: Sequence[Comparison]) -> list[str]:

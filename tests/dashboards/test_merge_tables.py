@@ -37,6 +37,7 @@ def test_what_was_left_out_and_what_is_there_twice_is_said():
     words = " ".join(text(twice, twice, [record(key="c", traces=["t.gz"])], copies=1).split())
     assert "left out: 1 line that an earlier file holds bit for bit" in words
     assert "2 cells of several sessions: each keeps its records in its own file, none is averaged" in words
+    assert "tables show the newest of each machine and command" in words
     assert "records alone are joined: 1 trace left where the run is" in words
 
 

@@ -95,6 +95,13 @@ def test_a_saving_that_may_be_seen_is_not_doubted(share):
     assert "?" not in plain(savings)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_of_several_ranks_it_is_said_whose_savings_they_are(ranks):
+    _, savings = plan_tables([{**EAGER, "ranks": ranks}], [])
+    said = "rows and bytes saved: of all ranks; us saved: of the rank that saves most"
+    assert [note for note in savings.notes if "all ranks" in note] == [said] * (ranks - 1)
+
+
 VALUES = {"geometry": "mini", "extend": 8, "prefix": "mixed", "chunk": 4096, "ranks": 2, "kv": "v4",
           "compressor": "torch", "provider": "torch"}  # fmt: skip
 

@@ -270,6 +270,20 @@ def test_checks_and_flags_are_under_the_tables():
     assert any(note.startswith("WRONG reused heads: layer 8: row 3 differs") for note in memory.notes)
 
 
+@pytest.mark.parametrize(
+    ("argv", "rows", "said"),
+    [(["prefill"], 1, 0), (["prefill", "--quick"], 2, 1)],
+    ids=["one command", "two commands"],
+)
+def test_rows_of_one_cell_by_two_commands_are_told_apart(argv, rows, said):
+    first = [record(reuse=reuse) for reuse in ("off", "on")]
+    again = [replace(one, argv=["dsv4bench", *argv]) for one in first]
+    (table,) = named([*first, *again, record(2)], "Step time")
+    assert len([row for row in texts(table) if row["batch"] == "1 x 1024"]) == rows
+    note = "rows alike: one cell that several commands measured, in the order of their making"
+    assert table.notes.count(note) == said
+
+
 def test_ranks_are_shown_with_their_maximum_and_skew():
     (table,) = named(dealt(), "Ranks")
     lines = texts(table)
