@@ -9,6 +9,8 @@ from dsv4bench.results.record import Record
 from dsv4bench.results.stored import StoredCell
 
 MOST_NAMES = 8
+# what goes without saying in a cell's name: the defaults of a run
+USUAL = {"compressor": "fused", "replay": "off", "path": "sparse", "moe": "off", "mhc": "off", "align": "barrier"}
 
 
 def section(one: StoredCell) -> tuple[str, str]:
@@ -64,7 +66,10 @@ def _together(records: Sequence[Record]) -> str:
 
 
 def _switches(record: Record) -> str:
-    return "".join(f", {name} {record.variant[name]}" for name in ("reuse", "kv") if record.variant.get(name))
+    """Return the switches that a cell's name says: reuse and KV always, others where they are not as usual."""
+    said = {name: record.variant[name] for name in ("reuse", "kv", *USUAL) if record.variant.get(name)}
+    words = [f"{name} {value}" for name, value in said.items() if USUAL.get(name) != value]
+    return "".join(f", {word}" for word in [*words, *([f"{record.ranks} ranks"] if record.ranks > 1 else [])])
 
 
 def kernel_values(record: Record) -> tuple[object, ...]:

@@ -168,6 +168,15 @@ def test_cells_are_called_by_what_makes_them():
     assert which(compare_stored(many, [])) == "eager, reuse on, kv v41+fp4, batch 1, 2, 3, 4, 5, 6, 7, 8 and 3 more"
 
 
+def test_cells_of_unusual_switches_are_called_by_them_too():
+    usual = {"compressor": "fused", "replay": "off", "path": "sparse", "moe": "off", "mhc": "off"}
+    plain_one = with_variant(step(20_000), **usual)
+    assert cell_words(plain_one) == "eager, reuse on, kv v41+fp4, batch 1 x 1024"
+    other = replace(with_variant(plain_one, moe="experts", replay="on", align="free"), ranks=2)
+    said = "eager, reuse on, kv v41+fp4, replay on, moe experts, align free, 2 ranks, batch 1"
+    assert which(compare_stored([other, plain_one], [])).split("; ") == [said, "eager, reuse on, kv v41+fp4, batch 1"]
+
+
 def test_a_lost_cell_says_why():
     wrong = replace(lost("wrong", "a byte differs"), environment=NEW)
     assert "after: wrong: a byte differs" in shown([step(20_000)], [wrong])
