@@ -191,3 +191,10 @@ def test_a_figure_is_saved_as_png_and_svg_with_the_same_bytes_each_time(tmp_path
 def test_the_title_says_what_is_in_the_step_and_on_how_many_ranks(switches, said):
     figure, _ = panels([with_variant(one, **switches) for one in sweep()])
     assert said in figure.get_suptitle()
+
+
+def test_a_number_of_ranks_is_whole_beside_records_of_none():
+    both = [with_variant(one, dep=ranks) for ranks in (2, None) for one in sweep()]
+    frame = comparison_frame(both)
+    figure = step_time_figure(frame[frame["dep"] == 2])
+    assert "prefix 8192, dep 2\n" in figure.get_suptitle()
