@@ -127,9 +127,9 @@ def _tree(option: str, text: str, folder: Path) -> tuple[SourceTree, dict[str, A
     checkout, revision = (Path(before), after) if at and Path(before).is_dir() else (Path(), text)
     reason = unpack(checkout, revision, folder)
     if reason is not None:
-        raise UsageError(
-            f"{option} {text}: neither a directory nor a git revision of {checkout.resolve().name}: {reason}"
-        )
+        gone = f" ({before} is no directory)" if at and not Path(before).is_dir() else ""
+        what = f"neither a directory nor a git revision of {checkout.resolve().name}{gone}"
+        raise UsageError(f"{option} {text}: {what}: {reason}")
     tree = source_tree(folder, option)
     name = ["git", "-C", str(checkout), "rev-parse", f"{revision}^{{commit}}"]
     commit = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()

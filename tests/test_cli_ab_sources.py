@@ -136,6 +136,13 @@ def test_a_tree_that_is_not_there_is_a_slip(here, text, said):
     assert str(error.value).startswith(said)
 
 
+@pytest.mark.parametrize(("text", "said"), [("nowhere@main", True), ("sglang@nowhere", False), ("nowhere", False)])
+def test_a_checkout_that_is_not_there_is_named(here, text, said):
+    with pytest.raises(UsageError) as error:
+        trees(here, text)
+    assert (" (nowhere is no directory): " in str(error.value)) is said
+
+
 # other Pythons
 
 
