@@ -26,8 +26,10 @@ MACHINE = ("label", "machine", "commit", "diff", "src")
 SECTION = (
     *MACHINE,
     *("geometry", "kv", "provider", "replay", "path", "moe", "mhc"),
-    *("prefix", "source", "ranks", "fault", "chunk", "seed"),
+    *("prefix", "source", "ranks", "align", "fault", "chunk", "seed", "mem-fraction", "recipe", "device-memory"),
 )
+# what tells the points of one figure apart
+PLACE = ("requests", "mode", "breaks", "break-outputs", "compressor")
 COMMIT_CHARACTERS = 12
 
 
@@ -35,7 +37,8 @@ def sections(frame: pd.DataFrame, *apart: str, together: Sequence[str] = ()) -> 
     """Split a comparison frame into parts that fit in one figure each, with what tells each from the others.
 
     That is the end of a file's name, "-kv-v4-prefix-8192", or "" for one part alone. Columns named in `apart` tell
-    parts apart too, those in `together` do not. Parts keep the index of the frame.
+    parts apart too, those in `together` do not. Cells that several commands measured are in a part for each time, of
+    which the later ones are "-run-2" and so on. Parts keep the index of the frame.
     """
     if frame.empty:
         return []
@@ -45,9 +48,10 @@ def sections(frame: pd.DataFrame, *apart: str, together: Sequence[str] = ()) -> 
     told = _telling(keys, [values for values, _ in parts])
     found = [("".join(_words(keys[at], values[at]) for at in told), part) for values, part in parts]
     return [
-        (end + "".join(map(_words, ["extend"], lengths)), same)
+        (end + "".join(map(_words, ["extend"], lengths)) + run, same)
         for end, part in found
-        for lengths, same in _parts(part, _lengths(part, together))
+        for lengths, of_lengths in _parts(part, _lengths(part, together))
+        for run, same in _runs(of_lengths, together)
     ]
 
 
@@ -68,8 +72,16 @@ def _telling(keys: Sequence[str], values: Sequence[tuple[object, ...]]) -> list[
 
 def _lengths(part: pd.DataFrame, together: Sequence[str]) -> list[str]:
     """Return by what a part must be split further: lengths of requests, where batches of several lie at one place."""
-    place = [name for name in ("requests", "mode", "breaks", "break-outputs", "compressor", *together) if name in part]
-    return ["extend"] if part["requests"].nunique() > 1 and part.duplicated(place).any() else []
+    place = [name for name in (*PLACE, *together) if name in part]
+    several = part["requests"].nunique() > 1 and part["extend"].nunique() > 1
+    return ["extend"] if several and part.duplicated(place).any() else []
+
+
+def _runs(part: pd.DataFrame, together: Sequence[str]) -> list[tuple[str, pd.DataFrame]]:
+    """Return the first measurements of all cells, then the second ones, ...: a line passes each batch once."""
+    place = [name for name in (*PLACE, "extend", *together) if name in part]
+    times = part.groupby(place, dropna=False).cumcount()
+    return [("" if not time else f"-run-{time + 1}", part[times == time]) for time in range(times.max() + 1)]
 
 
 def mode_panels(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

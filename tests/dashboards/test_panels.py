@@ -23,6 +23,21 @@ def test_two_states_of_the_code_never_share_a_figure():
     ]
 
 
+def test_a_cell_that_two_commands_measured_is_in_two_figures():
+    first = [record(batch, reuse) for batch in (1, 2, 8) for reuse in ("off", "on")]
+    again = [replace(one, argv=["dsv4bench", "prefill", "--quick"]) for one in first if one.batch["requests"] == 2]
+    found = sections(comparison_frame([*first, *again]))
+    assert [(name, list(part["requests"])) for name, part in found] == [("", [1, 2, 8]), ("-run-2", [2])]
+
+
+@pytest.mark.parametrize(("switch", "value"), [("align", "free"), ("mem-fraction", 0.7)])
+def test_cells_with_a_switch_that_others_lack_have_a_figure_of_their_own(switch, value):
+    cells = [record(1, reuse) for reuse in ("off", "on")]
+    found = sections(comparison_frame([*cells, *(with_variant(one, **{switch: value}) for one in cells)]))
+    assert [len(part) for _, part in found] == [1, 1]
+    assert [name for name, _ in found] == ["", f"-{switch}-{str(value).replace('.', '-')}"]
+
+
 def test_machines_share_a_figure_where_they_are_told_to():
     frame = comparison_frame([*sweep(), *cpu_sweep()])
     settings = ("label", "machine", "commit", "diff", "src", "geometry", "provider")
@@ -83,4 +98,9 @@ def test_lengths_of_one_run_do_not_split_another():
         ("-kv-v41-fp4", 4),
         ("-kv-v4", 2),
     ]
-    assert [name for name, _ in sections(comparison_frame(mixed))] == ["-extend-64", "-extend-1024"]
+    # one request of 1 024 tokens with the fused compressor is in two of the runs
+    assert [(name, list(part["requests"])) for name, part in sections(comparison_frame(mixed))] == [
+        ("-extend-64", [1, 1]),
+        ("-extend-1024", [1, 1, 8]),
+        ("-extend-1024-run-2", [1]),
+    ]
