@@ -109,6 +109,11 @@ def format_percent(share: float | None, signed: bool = False) -> str:
     return f"{share * 100:+.2f} %" if signed else f"{share * 100:.2f} %"
 
 
+def format_share(share: float) -> str:
+    """Format a share as whole percent: "100%" is all of it, and no more is nearly all."""
+    return f"{min(round(share * 100), 100 if share >= 1 else 99)}%"
+
+
 def parse_quantity(text: str, units: Mapping[str, float]) -> float:
     """Read "4.8 TB/s" in one of `units` (the unit "" is a plain number); ValueError, one sentence, for anything else.
 

@@ -28,6 +28,13 @@ def test_a_bare_number_has_four_digits(ns, signed, text):
     assert units.format_in_unit(ns, 1000, signed) == text
 
 
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0, "0%"), (0.414, "41%"), (0.985, "98%"), (0.9999, "99%"), (1.0, "100%")]
+)
+def test_nearly_all_is_not_all(share, text):
+    assert units.format_share(share) == text
+
+
 @pytest.mark.parametrize(("count", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows")])
 def test_a_count_agrees_with_its_noun(count, text):
     assert units.format_count(count, "row") == text

@@ -8,7 +8,7 @@ from typing import Any
 from dsv4bench.dashboards.cells import grouped
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, joined
 from dsv4bench.results.compare import NOT_RESOLVABLE
-from dsv4bench.units import NS_PER_US, format_bytes, format_in_unit, format_ns, format_percent
+from dsv4bench.units import NS_PER_US, format_bytes, format_in_unit, format_ns, format_percent, format_share
 
 Planned = Mapping[str, Any]
 
@@ -130,7 +130,7 @@ def _stack_share(planned: Sequence[Planned]) -> list[str]:
 
 def _about(planned: Sequence[Planned], name: str) -> str:
     shares = sorted(one[name] for one in planned)
-    return " to ".join(dict.fromkeys(f"{share:.0%}" for share in (shares[0], shares[-1])))
+    return " to ".join(dict.fromkeys(map(format_share, (shares[0], shares[-1]))))
 
 
 def _padding(one: Planned) -> tuple[Cell, Cell]:

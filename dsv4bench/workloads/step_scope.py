@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dsv4bench.units import format_share
 from dsv4bench.workloads.batch import Batch
 from dsv4bench.workloads.geometry import V41_FLASH, Geometry
 from dsv4bench.workloads.model import BF16_BYTES, forward_work, own_rows
@@ -29,11 +30,8 @@ class Work:
 
 def what_is_in_the_step(batch: Batch, variant: Variant, ranks: int = 1) -> str:
     """Return the line that every table of a step shows: what is in it, and its shares of a layer of v41-flash."""
-    flops, moved = layer_shares(batch, variant, ranks)
-    return (
-        f"{in_words(variant)}: about {flops:.0%} of the FLOPs and {moved:.0%} of the bytes of {V41_FLASH.name}'s"
-        " layers (modelled)"
-    )
+    flops, moved = map(format_share, layer_shares(batch, variant, ranks))
+    return f"{in_words(variant)}: about {flops} of the FLOPs and {moved} of the bytes of {V41_FLASH.name}'s layers (modelled)"
 
 
 def in_words(variant: Variant) -> str:
