@@ -31,7 +31,8 @@ class Work:
 def what_is_in_the_step(batch: Batch, variant: Variant, ranks: int = 1) -> str:
     """Return the line that every table of a step shows: what is in it, and its shares of a layer of v41-flash."""
     flops, moved = map(format_share, layer_shares(batch, variant, ranks))
-    return f"{in_words(variant)}: about {flops} of the FLOPs and {moved} of the bytes of {V41_FLASH.name}'s layers (modelled)"
+    shares = f"about {flops} of the FLOPs and {moved} of the bytes of {V41_FLASH.name}'s layers (modelled)"
+    return f"{in_words(variant)}: {shares}"
 
 
 def in_words(variant: Variant) -> str:
