@@ -59,7 +59,7 @@ Effect = Annotated[
 Same = Annotated[bool, typer.Option("--aa", help="Both sides are a: the noise floor of this machine.")]
 TimeLimit = Annotated[
     str | None,
-    typer.Option("--time-limit", metavar="S", help="Stop after the pair that reaches so many seconds. [no limit]"),
+    typer.Option("--time-limit", metavar="S", help="Take no more pairs than so many seconds allow. [no limit]"),
 ]
 Gate = Annotated[bool, typer.Option("--gate", help="Exit with 1 if a cell is SLOWER.")]
 Strict = Annotated[bool, typer.Option("--strict", help="With --gate: exit with 3 if a cell is INCONCLUSIVE.")]

@@ -19,6 +19,7 @@ from dsv4bench.profiling.ab_rule import ALL_PAIRS, CELL_LIMIT, NARROW, TIME_LIMI
 from dsv4bench.profiling.process import run_process
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session
+from dsv4bench.profiling.time_limit import NO_TIME_LEFT, Deadline
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, read_records
 from dsv4bench.results.trials import SIDES, trials
@@ -27,7 +28,6 @@ from dsv4bench.units import NS_PER_S, format_count
 from dsv4bench.workloads.cells import Cell
 from dsv4bench.workloads.sides import Two, in_groups
 
-NO_TIME_LEFT = "--time-limit was over before it was measured"
 START_S = 600  # for a process to import, draw its weights and compile its kernels; it is ended when it takes longer
 
 
@@ -93,13 +93,14 @@ def run_fresh(
     """
     known = {side: launch.keys for side, launch in launches.items()}
     left = [pair for pair in range(run.experiment.pairs or run.experiment.least_pairs) if pair not in done]
+    deadline = Deadline(run.budget.deadline_ns, run.budget.now_ns)
     for pair in left:
+        if not deadline.may_begin():
+            return TIME_LIMIT
         for place, side in enumerate(SIDES if pair % 2 == 0 else SIDES[::-1]):
             progress(pair, side)
             files = _run_side(run, job(side, pair, place), launches[side])
             known[side] = _same_code(files, known[side], f"pair {pair + 1}, side {side}", launches[side].session)
-        if pair != left[-1] and run.budget.spent:
-            return TIME_LIMIT
         if pair != left[-1] and pair + 1 >= run.experiment.least_pairs and _all_narrow(run):
             return NARROW
     return ALL_PAIRS

@@ -285,10 +285,16 @@ def test_pairs_that_are_there_are_not_measured_again(fresh):
     assert (stop, ran) == (ALL_PAIRS, ["1b0", "1a1"])
 
 
-def test_the_time_limit_ends_a_run_after_a_pair(fresh):
-    times = iter([0, 5, 10, 15])
-    _, stop, ran = fresh(twos(), budget=Budget.of(9, lambda: next(times)))
-    assert (stop, ran) == (TIME_LIMIT, ["0a0", "0b1", "1b0", "1a1"])
+@pytest.mark.parametrize(
+    ("limit", "pairs"),
+    [(1, 1), (99, 1), (100, 2), (139, 2), (140, 3)],
+    ids=["the first always", "no half pair", "two whole ones", "no half third", "all"],
+)
+def test_no_pair_begins_that_would_by_the_longest_so_far_end_after_the_time_limit(fresh, limit, pairs):
+    times = iter([0, 0, 50, 90])  # the first pair takes 50, the second 40
+    _, stop, ran = fresh(twos(), budget=Budget.of(limit, lambda: next(times)))
+    assert stop == (ALL_PAIRS if pairs == 3 else TIME_LIMIT)
+    assert ran == ["0a0", "0b1", "1b0", "1a1", "2a0", "2b1"][: 2 * pairs]
 
 
 def test_pairs_end_as_soon_as_all_differences_are_known_well_enough(fresh):

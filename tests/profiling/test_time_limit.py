@@ -1,0 +1,29 @@
+"""What may still begin before a deadline, by the longest so far."""
+
+import pytest
+
+from dsv4bench.profiling.time_limit import Deadline
+
+
+@pytest.mark.parametrize(
+    ("deadline", "asked_at", "answers"),
+    [
+        (None, [0, 10**12, 10**15], [True, True, True]),
+        (1, [5, 7, 9], [True, False, False]),
+        (30, [0, 10, 20, 30], [True, True, True, False]),
+        (29, [0, 10, 20], [True, True, False]),
+        (40, [0, 20, 21, 22], [True, True, False, False]),
+        (40, [0, 1, 16, 26], [True, True, True, False]),
+    ],
+    ids=[
+        "no limit",
+        "the first always",
+        "to the last moment",
+        "not one moment more",
+        "the first was the longest",
+        "the longest so far, not the last",
+    ],
+)
+def test_nothing_begins_that_would_by_the_longest_so_far_end_after_the_deadline(deadline, asked_at, answers):
+    limit = Deadline(deadline, iter(asked_at).__next__)
+    assert [limit.may_begin() for _ in asked_at] == answers
