@@ -215,10 +215,13 @@ def test_a_planted_slowdown_gates_red(run, processes, monkeypatch, tmp_path):
     for each in ("verify", "count"):  # what is timed is real
         monkeypatch.setattr(GroupRun, each, lambda group, again=False: None)
     slow = ("--a", "provider=auto", "--b", f"provider=rms_norm={SLOW}:slow", "--reuse", "on", "--gate")
-    found = run(*slow, "--samples", "1")
+    found = run(*slow, "--samples", "1", "--out", "run")
     assert found.code == 1
     assert "SLOWER" in found.out
-    assert len(processes) == 12
+    assert len(processes) == 0
+    records = read_records(Path("run")).records
+    assert [one.variant["provider"] for one in records] == ["torch", f"torch/rms_norm={SLOW}:slow"]
+    assert [(one.ab["side"], one.ab["pair"]) for one in records] == [("a", None), ("b", None)]
 
 
 # what the exit code says

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -17,8 +17,11 @@ from dsv4bench.profiling.timing import Timing
 from dsv4bench.profiling.verify import Check
 from dsv4bench.results.redundant import RepeatedRow
 from dsv4bench.workloads.cells import Cell
+from dsv4bench.workloads.variant import Variant
 
-StepKey = tuple[str, str]  # reuse, compressor
+Side = tuple[str, str]  # compressor, provider: steps of one side give the same outputs with and without reuse
+Key = TypeVar("Key", bound=Hashable)
+StepKey = tuple[str, Side]  # reuse, and of which side
 
 
 @dataclass(slots=True)
@@ -41,7 +44,12 @@ class CellRun:
     @property
     def key(self) -> StepKey:
         """Which step of the group this cell runs."""
-        return self.cell.variant.reuse, self.cell.variant.compressor
+        return self.cell.variant.reuse, self.side
+
+    @property
+    def side(self) -> Side:
+        """What it shares with the step that its outputs are compared with."""
+        return self.cell.variant.compressor, self.cell.variant.provider
 
     @property
     def graph(self) -> bool:
@@ -52,6 +60,11 @@ class CellRun:
     def full(self) -> bool:
         """Whether the cell captures the whole stack into one graph per forward."""
         return self.cell.variant.graph and self.cell.variant.graph_mode == "full"
+
+    @property
+    def tape_form(self) -> Variant:
+        """What makes its tapes what they are: all switches but that of reuse, where breaks stay eager."""
+        return self.cell.variant if self.full else replace(self.cell.variant, reuse="on")
 
     @property
     def live(self) -> bool:
@@ -80,6 +93,14 @@ class CellRun:
             self.end("wrong", f"{check.name}: {check.detail}")
 
 
+def by(key: Callable[[CellRun], Key], runs: Iterable[CellRun]) -> dict[Key, list[CellRun]]:
+    """Return the cells that have the same key together, in order."""
+    found: dict[Key, list[CellRun]] = {}
+    for run in runs:
+        found.setdefault(key(run), []).append(run)
+    return found
+
+
 def outcome(error: Exception) -> tuple[str, str]:
     """Return the status and the reason that an error stands for."""
     if isinstance(error, torch.OutOfMemoryError):
@@ -95,6 +116,18 @@ def outcome(error: Exception) -> tuple[str, str]:
 def out_of_memory_reason(error: Exception) -> str:
     """Return the first two sentences of an allocator: that there is no memory, and how much was asked for."""
     return ". ".join(str(error).split(". ")[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Cells that an error ends together."""
+
+    runs: Sequence[CellRun]
+
+    def fail(self, error: Exception) -> None:
+        """End each with the status and the reason that the error stands for."""
+        for run in self.runs:
+            run.fail(error)
 
 
 class Ends(Protocol):

@@ -1,7 +1,7 @@
 """One group of cells on one device: what its passes do; `passes.py` says in which order.
 
-Cells of a group differ only in switches. They share weights, pools, buffers and forwards; each (reuse, compressor) has
-one step with a workspace of its own.
+Cells of a group differ only in switches. They share weights, pools, buffers and forwards; each (reuse, compressor,
+provider) has one step with a workspace of its own.
 """
 
 from __future__ import annotations
@@ -13,35 +13,32 @@ from functools import partial
 from typing import Any
 
 from dsv4bench.errors import CaptureError
-from dsv4bench.profiling import counting, verify
+from dsv4bench.profiling import counting
 from dsv4bench.profiling.capture import run_pieces
-from dsv4bench.profiling.cell_run import CellRun, StepKey, ending
+from dsv4bench.profiling.cell_run import CellRun, Several, Side, StepKey, by, ending
 from dsv4bench.profiling.clocks import ClockMonitor
 from dsv4bench.profiling.compressor_pass import time_compressors
 from dsv4bench.profiling.contract_check import check_choice
 from dsv4bench.profiling.graphs import Graphs, open_pool, padded_plan
 from dsv4bench.profiling.ledger import Where
-from dsv4bench.profiling.moe_check import check_moe
 from dsv4bench.profiling.predict import peak_bytes, predict
 from dsv4bench.profiling.redundancy import repeated
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import Call, Part, Period, Subject, Timing, interleave
-from dsv4bench.profiling.verify import Check, KernelAudit, Seen
+from dsv4bench.profiling.verify import Seen
+from dsv4bench.profiling.verify_pass import AFTER_TIMING, verify_side
 from dsv4bench.ranges import Silent
 from dsv4bench.workloads.batch import Plan
 from dsv4bench.workloads.break_forms import form_of
 from dsv4bench.workloads.cells import Group
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.memory import room_of
-from dsv4bench.workloads.model import reuse_saving
 from dsv4bench.workloads.moe import Alone, Ranks, stand_in
 from dsv4bench.workloads.prefill import Beyond, Prefill, prepare
 from dsv4bench.workloads.providers import parse
 from dsv4bench.workloads.step import Step
 from dsv4bench.workloads.variant import Variant
 from dsv4bench.workloads.weights import Model
-
-AFTER_TIMING = ", after timing"
 
 
 class GroupRun:
@@ -53,8 +50,8 @@ class GroupRun:
         self.model = model
         self.plan, self.refusals = self._padded(group)
         self.steps: dict[StepKey, Step] = {}
-        self.predicted: dict[str, Any] | None = None
-        self._seen: dict[StepKey, Seen] = {}
+        self.predicted: dict[str, dict[str, Any] | None] = {}  # by provider
+        self.seen: dict[StepKey, Seen] = {}
         self._prefill: Prefill | None = None
         self._graphs: Graphs | None = None
 
@@ -74,6 +71,11 @@ class GroupRun:
     def compressors(self) -> tuple[str, ...]:
         """The compressors of the cells, in order."""
         return tuple(dict.fromkeys(run.cell.variant.compressor for run in self.runs))
+
+    @property
+    def sides(self) -> dict[Side, list[CellRun]]:
+        """The cells that can still be measured, by what their steps share but for reuse."""
+        return by(lambda run: run.side, self.living())
 
     @property
     def _break_copies(self) -> bool:
@@ -112,18 +114,19 @@ class GroupRun:
 
     def allocate(self) -> None:
         """Allocate pools and buffers, write the prefix, make the steps; a cell whose graph is refused ends here."""
-        variant = self.runs[0].cell.variant
-        check_choice(parse(variant.provider, self.session.device.type), self.session.device.type)
+        self._end_absent_providers()
+        if not self.living():
+            return
+        variant = self.living()[0].cell.variant
         self._prefill = self._prepared(variant)
         self._graphs = Graphs(self._prefill, self.session.device, self.exchanging)
         moe = stand_in(self.model, variant, self._ranks, self.plan)
         # reuse off is what every output is compared with, also where only reuse on is measured
         reuses = dict.fromkeys(("off", *(run.cell.variant.reuse for run in self.runs)))
-        for compressor in self.compressors:
+        for side, runs in self.sides.items():
             for reuse in reuses:
-                switched = replace(variant, reuse=reuse, compressor=compressor)  # type: ignore[arg-type]
-                step = self.steps[reuse, compressor] = self.prefill.step(switched)
-                step.moe = moe
+                step = self.prefill.step(replace(runs[0].cell.variant, reuse=reuse))
+                self.steps[reuse, side], step.moe = step, moe
         if len(self.refusals) == len(self.plan[0]):
             for run in self.living(graph=True):
                 if not run.full:
@@ -133,49 +136,20 @@ class GroupRun:
             for run in self.living(graph=True):
                 run.end("skipped", reason)
 
+    def _end_absent_providers(self) -> None:
+        """End the cells of a provider that cannot run here, or whose kernel breaks its contract."""
+        device = self.session.device.type
+        for provider, runs in by(lambda run: run.cell.variant.provider, self.runs).items():
+            with ending(Several(runs)):
+                check_choice(parse(provider, device), device)
+
     def verify(self, again: bool = False) -> None:
         """Compare heads, outputs and (the first time) kernels; `again` repeats it after timing and counting."""
-        suffix = AFTER_TIMING if again else ""
-        for compressor in self.compressors:
-            wanted: Seen | None = None
-            for (reuse, of), step in self.steps.items():
-                if of != compressor:
-                    continue
-                checks, seen = self._observe(step, audit=not again)
-                if wanted is not None:
-                    checks.append(verify.compare("outputs, reuse on and off", seen, wanted))
-                wanted = wanted or seen
-                earlier = self._seen.setdefault((reuse, of), seen)
-                if again:
-                    checks.append(verify.compare("outputs, as before", seen, earlier))
-                self._keep((reuse, of), checks, suffix)
+        for side, runs in self.sides.items():
+            with ending(Several(runs), self.strands):
+                verify_side(self, side, again)
         if again:
             self._verify_replays(again=True)
-
-    def _observe(self, step: Step, audit: bool) -> tuple[list[Check], Seen]:
-        kernels = KernelAudit(step.geometry) if audit else None
-        step.ops.audit = kernels
-        try:
-            seen, watch = verify.observe(step, list(self.prefill.all_forwards()), partial(_run_live, step))
-        finally:
-            step.ops.audit = None
-        checks = [watch.check(self._reused_heads())] if step.variant.reuse == "on" else []
-        checks += [check_moe(step, step.moe, None)] if step.moe else []
-        return checks + ([kernels.check()] if kernels and step.variant.provider != "torch" else []), seen
-
-    def _reused_heads(self) -> int:
-        """Return how many heads all forwards together should find filled (specification 1.2)."""
-        variant = self.runs[0].cell.variant
-        saved = (
-            reuse_saving(self.model.geometry, f.batch, variant).calls for f in self.prefill.all_forwards() if f.live
-        )
-        return sum(saved)
-
-    def _keep(self, key: StepKey, checks: Sequence[Check], suffix: str) -> None:
-        for run in self.runs:
-            if run.key == key and run.live:  # a cell that was wrong before it was timed needs no second look
-                for check in checks:
-                    run.add(replace(check, name=check.name + suffix))
 
     def time_eager(self) -> None:
         """Time the eager cells, interleaved."""
@@ -194,7 +168,7 @@ class GroupRun:
         suffix = AFTER_TIMING if again else ""
         runs = self.living(graph=True)
         if not self._on_gpu:  # reuse changes nothing but breaks, which Python runs: one cell shows it for both
-            runs = [] if again else list({_tape_of(run): run for run in runs}.values())
+            runs = [] if again else list({run.tape_form: run for run in runs}.values())
         for run in runs:
             for check in self.graphs.checks(run, self.steps[run.key], again):
                 run.add(replace(check, name=check.name + suffix))
@@ -262,12 +236,13 @@ class GroupRun:
         for run in self.living():
             with ending(run, self.strands):
                 self._count(run)
-        if any(run.cell.variant.reuse == "on" for run in self.living()):
+        reusing = [run for run in self.living() if run.cell.variant.reuse == "on"]
+        for provider, runs in by(lambda run: run.cell.variant.provider, reusing).items():
             rank = max(self.prefill.forwards, key=lambda forwards: sum(f.workspace_rows for f in forwards))
-            step = next(iter(self.steps.values()))
+            step = self.steps["off", runs[0].side]
             # without graphs there is no rate, and the cells are none the worse for it
             with suppress(CaptureError), self._marked():
-                self.predicted = predict(step, rank, self.session.clock, open_pool(self.session.device))
+                self.predicted[provider] = predict(step, rank, self.session.clock, open_pool(self.session.device))
 
     def _count(self, run: CellRun) -> None:
         step, forward = self.steps[run.key], self.counted(run)
@@ -284,12 +259,3 @@ class GroupRun:
         call: Call = captured.replay if captured else partial(run_pieces, pieces)
         run.memory["peak_bytes"] = peak_bytes(call, self.session.device)
         run.memory |= self.prefill.held_bytes(self.steps[run.key])
-
-
-def _tape_of(run: CellRun) -> Variant:
-    """Return what makes a cell's tapes what they are: all switches but that of reuse, where breaks stay eager."""
-    return run.cell.variant if run.full else replace(run.cell.variant, reuse="on")
-
-
-def _run_live(step: Step, forward: Forward) -> None:
-    run_pieces(step.live_pieces(forward))

@@ -56,7 +56,7 @@ def record(run: CellRun, group: GroupRun) -> Record:
         samples_ns=samples,
         rank_samples_ns=ranks if ok and (cell.dep or cell.ranks > 1) else None,
         timing=_timing(run, session) if ok else None,
-        predicted=group.predicted if ok else None,
+        predicted=group.predicted.get(cell.variant.provider) if ok else None,
         counts=[dict(row) for row in run.counts.rows] if run.counts else [],
         counted_forwards=1 if run.counts else None,
         coverage=_coverage(run),

@@ -21,6 +21,7 @@ from dsv4bench.workloads.variant import Variant
 
 UNIFORM = "uniform"
 SAMPLED = ("device", "seed", "samples", "quick", "buckets", "dep", "align")  # alike in all cells of a command
+STORED = ("kv", "fault", "replay", "path", "moe", "mhc")  # the switches that pools, buffers and forwards are made for
 KEY_DIGITS = 16  # of a SHA-256 in hexadecimal: enough to tell the cells of any results folder apart
 
 
@@ -135,8 +136,15 @@ class Cell:
     def group(self) -> str:
         """The content hash that cells of one group share: all but the switches of before and after."""
         content = self._content()
-        kept = {name: content["variant"][name] for name in ("kv", "provider", "fault", "replay", "path", "moe", "mhc")}
+        kept = {name: content["variant"][name] for name in (*STORED, "provider")}
         return _hash(content | {"variant": kept})
+
+    @property
+    def storage(self) -> str:
+        """The content hash that cells share which can run on the same pools in turn, whoever their provider is."""
+        content = self._content()
+        content.pop("own_files", None)
+        return _hash(content | {"variant": {name: content["variant"][name] for name in STORED}})
 
     def key(self, commit: str) -> str:
         """Return the content hash with the commit of the measuring code in it: what a resumed run skips by."""

@@ -117,9 +117,9 @@ def _break_copies(group: Group) -> bool:
 
 
 def _workspaces(group: Group) -> int:
-    """Return how many workspaces live at once: one per compressor and reuse (off always), and one to verify with."""
+    """Return how many workspaces live at once: one per side and reuse (off always), and one to verify with."""
     reuses = {"off", *(cell.variant.reuse for cell in group)}
-    return len({cell.variant.compressor for cell in group}) * len(reuses) + 1
+    return len({(cell.variant.compressor, cell.variant.provider) for cell in group}) * len(reuses) + 1
 
 
 def _workspace_rows(cell: Cell, batch: Batch) -> int:

@@ -54,8 +54,8 @@ class Two:
 
     @property
     def together(self) -> bool:
-        """Whether both can run in one process, their samples in turn: one group, launched in the same way."""
-        return self.a.group == self.b.group and self.a.variant.graph == self.b.variant.graph
+        """Whether both can run in one process, their samples in turn: on the same pools, launched in the same way."""
+        return self.a.storage == self.b.storage and self.a.variant.graph == self.b.variant.graph
 
 
 def parse_side(option: str, text: str, device: str) -> Switches:

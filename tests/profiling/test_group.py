@@ -1,6 +1,7 @@
 """What the passes of a group share and decide: steps, refusals, which forward is counted, what a rank takes."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +12,17 @@ from dsv4bench.profiling.clocks import Nvml
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.verify import Check
 from dsv4bench.ranges import Silent
+from dsv4bench.workloads import providers
 from tests.profiling.small_groups import TINY, FakeClock, allocated, group, model, requests_file, session
 from tests.workloads.stacks import Heard
+
+FUSED, TORCH_PATH = ("fused", "torch"), ("torch", "torch")  # compressor and provider of a side
+OWN = "torch/dequant=own.py:fn"
+RIGHT = """
+def fn(**tensors):
+    from dsv4bench.kernels.dequant import reference
+    reference(**tensors)
+"""
 
 
 def tiny(**typed):
@@ -31,12 +41,12 @@ def statuses(run):
 @pytest.mark.parametrize(
     ("typed", "steps"),
     [
-        ({"reuse": "both"}, [("off", "fused"), ("on", "fused")]),
-        ({"reuse": "on"}, [("off", "fused"), ("on", "fused")]),
-        ({"reuse": "off"}, [("off", "fused")]),
+        ({"reuse": "both"}, [("off", FUSED), ("on", FUSED)]),
+        ({"reuse": "on"}, [("off", FUSED), ("on", FUSED)]),
+        ({"reuse": "off"}, [("off", FUSED)]),
         (
             {"reuse": "on", "compressor": "both"},
-            [("off", "torch"), ("on", "torch"), ("off", "fused"), ("on", "fused")],
+            [("off", TORCH_PATH), ("on", TORCH_PATH), ("off", FUSED), ("on", FUSED)],
         ),
     ],
     ids=["both", "on alone", "off alone", "two compressors"],
@@ -44,7 +54,7 @@ def statuses(run):
 def test_reuse_off_is_always_there_to_compare_with(typed, steps):
     run = tiny(graph=False, **typed)
     assert list(run.steps) == steps
-    assert [(step.variant.reuse, step.variant.compressor) for step in run.steps.values()] == steps
+    assert [(step.variant.reuse, (step.variant.compressor, "torch")) for step in run.steps.values()] == steps
 
 
 def test_cells_share_storage_but_not_workspaces():
@@ -112,12 +122,71 @@ def test_a_failed_check_makes_a_cell_wrong_and_later_checks_are_kept(cell):
     assert [check.name for check in cell.checks] == ["one", "two", "three"]
 
 
+# two providers
+
+
+@pytest.fixture
+def two_providers(monkeypatch, tmp_path):
+    """Both sides of an A/B of two providers, on the same pools: torch, and a file of the user's own for one kernel."""
+    monkeypatch.chdir(tmp_path)
+
+    def of(source, **typed):
+        Path("own.py").write_text(source)
+        for cache in (providers.own_file, providers._module, providers._source):
+            cache.cache_clear()
+        cells = [cell for one in ("torch", OWN) for cell in group(geometry=TINY, graph=False, provider=one, **typed)]
+        return allocated(geometry=TINY, cells=tuple(cells))
+
+    return of
+
+
+def passes(run):
+    with torch.no_grad():
+        for each in (run.verify, run.time_eager, run.count):
+            each()
+
+
+def test_two_providers_share_pools_and_run_each_its_own_kernels(two_providers):
+    run = two_providers(RIGHT)
+    assert {cell.cell.storage for cell in run.runs} == {run.runs[0].cell.storage}
+    assert list(run.steps) == [(reuse, ("fused", one)) for one in ("torch", OWN) for reuse in ("off", "on")]
+    assert len({id(step.pools) for step in run.steps.values()}) == 1
+    passes(run)
+    assert statuses(run) == ["ok"] * 4
+    assert [run.steps[cell.key].ops.ran_on["dequant"] for cell in run.runs] == ["torch"] * 2 + ["own.py:fn"] * 2
+    assert [run.predicted[one]["saved_rows"] for one in ("torch", OWN)] == [34, 34]
+    assert [[check.name for check in cell.checks] for cell in run.runs] == [
+        [],
+        ["reused heads", "outputs, reuse on and off"],
+        ["kernels against torch"],
+        ["reused heads", "kernels against torch", "outputs, reuse on and off"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "reason"),
+    [
+        (RIGHT.replace("reference(**tensors)", "tensors['out'].zero_()"), "wrong", "breaks the contract of dequant"),
+        (RIGHT + "    raise ValueError('seen')\n", "failed", "own.py:5: ValueError: seen"),
+        (RIGHT + "    if len(tensors['ids']) == 34: tensors['out'][3].add_(1)\n", "wrong", "kernels against torch: "),
+    ],
+    ids=["breaks the contract", "raises", "is wrong in the step alone"],
+)
+def test_what_one_provider_does_ends_the_cells_of_the_other_one_never(two_providers, source, status, reason):
+    run = two_providers(source)
+    passes(run)
+    assert statuses(run) == ["ok", "ok", status, status]
+    assert all(reason in cell.reason for cell in run.runs[2:])
+    assert all(cell.timings and cell.counts for cell in run.runs[:2])
+    assert not any(cell.timings for cell in run.runs[2:])
+
+
 # verify
 
 
 def test_a_provider_other_than_torch_is_audited_the_first_time():
     run = tiny(graph=False, reuse="off")
-    step = run.steps["off", "fused"]
+    step = run.steps["off", FUSED]
     step.variant = replace(step.variant, provider="triton")  # its operations still dispatch to torch
     with torch.no_grad():
         run.verify()
@@ -226,7 +295,7 @@ def test_a_cell_keeps_counts_and_memory():
         "pool_bytes": run.prefill.pools.bytes,
         "buffer_bytes": run.prefill.buffers.bytes,
     }
-    assert run.predicted["saved_rows"] == 34
+    assert run.predicted["torch"]["saved_rows"] == 34
 
 
 def test_dequants_are_submitted_inside_the_ranges_that_timed_steps_have():
@@ -237,16 +306,16 @@ def test_dequants_are_submitted_inside_the_ranges_that_timed_steps_have():
     run = tiny(graph=False, opened=session(clock=QueueClock(), mark=mark))
     with torch.no_grad():
         run.count()
-    assert run.predicted["submit_ns_a_call"] == 1_000_000 / 2
+    assert run.predicted["torch"]["submit_ns_a_call"] == 1_000_000 / 2
     assert set(mark.ops()) == {"dequant_compressed"}
-    assert isinstance(run.steps["off", "fused"].ops.mark, Silent)
+    assert isinstance(run.steps["off", FUSED].ops.mark, Silent)
 
 
 def test_where_no_cell_reuses_nothing_is_predicted():
     run = tiny(graph=False, reuse="off")
     with torch.no_grad():
         run.count()
-    assert run.predicted is None
+    assert run.predicted == {}
 
 
 def test_a_cell_that_ended_is_not_counted():
@@ -256,4 +325,4 @@ def test_a_cell_that_ended_is_not_counted():
         run.count()
     assert run.runs[0].counts is not None
     assert run.runs[1].counts is None
-    assert run.predicted is None
+    assert run.predicted == {}

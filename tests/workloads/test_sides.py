@@ -151,6 +151,14 @@ def test_several_switches_go_together():
     assert differing(two) == {"reuse": ("off", "on"), "compressor": ("torch", "fused")}
 
 
+def test_two_providers_share_pools_and_so_a_process(tmp_path):
+    (tmp_path / "own.py").write_text("def fn(**tensors): pass")
+    (two,) = twos("provider=torch", f"provider=dequant={tmp_path}/own.py:fn", graph=True, reuse="on")
+    assert two.together
+    assert two.a.group != two.b.group
+    assert set(differing(two)) == {"provider"}
+
+
 def test_one_side_twice_is_the_same_cell_twice():
     (two,) = twos("reuse=off", "reuse=off", graph=True)
     assert two.a is two.b
@@ -164,11 +172,10 @@ def test_one_side_twice_is_the_same_cell_twice():
         ("path=sparse", "path=recipe", {"path"}),
         ("mhc=off", "mhc=on", {"mhc"}),
         ("replay=off", "replay=recipe", {"replay"}),
-        ("provider=torch", "provider=dequant=torch", {"provider"}),
         ("graph=off", "graph=on", {"graph", "breaks", "break-outputs"}),
         ("graph=off,graph-mode=breakable", "graph=on,graph-mode=breakable", None),
     ],
-    ids=["kv", "path", "mhc", "replay", "provider", "graph", "eager has no graph mode"],
+    ids=["kv", "path", "mhc", "replay", "graph", "eager has no graph mode"],
 )
 def test_what_cannot_share_a_process_says_so(a, b, differ):
     if differ is None:
