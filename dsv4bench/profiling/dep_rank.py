@@ -127,7 +127,8 @@ def run_rank(job: Job, screen: Screen, record: Recorder) -> int:
         torch.cuda.set_device(job.local_rank)
     peers = open_peers(options.device)
     session = open_session(options.device, options.samples, options.quick, job.argv, options.notes, job.src)
-    session = replace(session, peers=peers, free_bytes=min(exchange(peers, "free memory", session.free_bytes)))
+    free = min(exchange(peers, "free memory", free_bytes(options.device)))
+    session = replace(session, peers=peers, free_bytes=free)
     whole = cells(options)
     plan = shard(job.shard).of(whole) if job.shard else whole
     own = _Rank(job, whole, session, peers, screen, record)

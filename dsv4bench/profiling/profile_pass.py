@@ -100,7 +100,7 @@ def profile_cell(cell: Cell, tool: Tool, file: Path | None, peers: Peers | None 
 
     Raises CellSkipped with the reason where the cell cannot run here.
     """
-    session = replace(open_session(cell.device, None, quick=True), peers=peers)
+    session = replace(open_session(cell.device, None, quick=True), peers=peers).with_free_bytes()
     run = group_run((cell,), make_model(cell.geometry, session.device, cell.seed), session)
     begin = partial(exchange, peers, "step") if peers else nothing
     with torch.no_grad():

@@ -28,7 +28,7 @@ class Session:
     notes: tuple[str, ...] = ()
     nvml: Nvml | None = None
     peers: Peers | None = None  # the other ranks, where each is a process
-    free_bytes: int = 0  # of device memory before anything was loaded; of ranks the least
+    free_bytes: int = 0  # of device memory before anything was loaded, of ranks the least; 0: not asked yet
 
     @property
     def commit(self) -> str:
@@ -36,6 +36,13 @@ class Session:
         own, src = self.environment, self.environment.get("src")
         code = _with_changes(own.get("commit") or f"version {own.get('dsv4bench')}", own)
         return f"{code}, src {src['name']} {_with_changes(src['commit'], src)}" if src else code
+
+    def with_free_bytes(self) -> Session:
+        """Return this session with the memory that is free now, before anything is loaded, unless it has been asked.
+
+        Asking takes a context on a GPU, which the processes that measure there would count: who starts them must not.
+        """
+        return self if self.free_bytes else replace(self, free_bytes=free_bytes(self.device.type))
 
 
 def open_session(
@@ -46,7 +53,7 @@ def open_session(
     notes: tuple[str, ...] = (),
     src: dict[str, Any] | None = None,
 ) -> Session:
-    """Look at this machine and decide how to time on it; on a CPU torch is set to one thread.
+    """Look at this machine and decide how to time on it; no context is taken, and a CPU is set to one thread.
 
     `src` are the facts of a source tree whose packages come before the installed ones.
     The operations of the CPU reference are small: their threads wait for each other more than they share work, by
@@ -65,7 +72,6 @@ def open_session(
         argv=argv,
         notes=notes,
         nvml=open_nvml() if device == "cuda" else None,
-        free_bytes=free_bytes(device),
     )
 
 

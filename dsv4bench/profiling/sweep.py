@@ -34,6 +34,7 @@ def run(
     is done. Weights are drawn once per geometry.
     """
     model: Model | None = None
+    session = session.with_free_bytes()
     for group in plan:
         if finished(group, session, done):
             continue

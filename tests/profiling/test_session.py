@@ -67,11 +67,15 @@ def test_a_session_on_a_cpu_says_where_it_runs(monkeypatch):
     assert (opened.argv, opened.notes, opened.nvml) == (("dsv4bench", "prefill"), ("a note",), None)
 
 
-def test_a_session_on_a_gpu_asks_nvml(monkeypatch):
+def test_a_session_on_a_gpu_asks_nvml_and_memory_only_when_told_to(monkeypatch):
     monkeypatch.setattr(module, "environment", lambda device: {})
     monkeypatch.setattr(module, "clock", lambda device: f"clock of {device}")
     monkeypatch.setattr(module, "open_nvml", lambda: "nvml")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (7, 9))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: pytest.fail("it takes a context"))
     opened = open_session("cuda", None, quick=False)
     assert (opened.clock, opened.nvml, opened.device.type) == ("clock of cuda", "nvml", "cuda")
-    assert opened.free_bytes == 7
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (7, 9))
+    known = opened.with_free_bytes()
+    assert (opened.free_bytes, known.free_bytes) == (0, 7)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: pytest.fail("something may be loaded by now"))
+    assert known.with_free_bytes() is known

@@ -171,7 +171,7 @@ def test_a_group_gives_its_memory_back_before_the_next_one(monkeypatch, pretend,
     monkeypatch.setattr(gc, "collect", lambda: events.append("collect"))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: events.append("empty"))
     monkeypatch.setattr(sweep, "make_model", lambda geometry, *_: None)
-    list(sweep.run(plan(batch="1,2"), session(device=torch.device(device))))
+    list(sweep.run(plan(batch="1,2"), session(device=torch.device(device), free_bytes=1)))
     assert events.count("collect") == 2
     assert events.count("empty") == emptied
 
