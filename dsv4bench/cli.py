@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,7 +24,7 @@ OK, FAILED, USAGE, INCOMPLETE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 130
 EPILOG = (
     "Exit codes: 0 ok; 1 a cell failed or is wrong, reuse launched something more, or a trace was not recorded; "
     "2 usage; 3 not everything that ran could be attributed; "
-    "4 nothing was measured; 130 Ctrl-C, everything finished is kept."
+    "4 nothing was measured; 130 Ctrl-C or SIGTERM, everything finished is kept."
 )
 AXIS = "Every option that takes an AXIS may be given several values or repeated; the run is their product."
 AXES = ("extend", "prefix", "chunk", "geometry")  # whose default depends on the device
@@ -42,6 +43,9 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(OK) from None
+        except KeyboardInterrupt:  # where there is nothing to keep
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(
@@ -239,8 +243,15 @@ def output_format(form: str, as_json: bool) -> str:
     return "json" if as_json else form
 
 
+def _terminated(*_: object) -> None:
+    """Do what Ctrl-C does, once: `timeout` sends SIGTERM twice, and the second must not break off the first one's."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command line; an error of ours is one line on stderr and an exit code."""
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except (UsageError, RecordError) as error:

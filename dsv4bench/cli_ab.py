@@ -9,8 +9,8 @@ from dsv4bench import cli_options as options
 
 EPILOG = (
     "Exit codes: 0 ok; 1 a cell failed or is wrong, or with --gate is SLOWER; 2 usage; 3 not everything that ran could"
-    " be attributed, or with --gate --strict a cell is INCONCLUSIVE; 4 nothing was measured; 130 Ctrl-C, everything"
-    " finished is kept."
+    " be attributed, or with --gate --strict a cell is INCONCLUSIVE; 4 nothing was measured; 130 Ctrl-C or SIGTERM,"
+    " everything finished is kept."
 )
 
 ab = typer.Typer(name="ab", epilog=EPILOG, no_args_is_help=True, rich_markup_mode=None)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from dsv4bench.errors import DsvError
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
 NAMES_AN_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b")
 
 
@@ -33,7 +34,7 @@ def run_process(command: Sequence[str], environment: Mapping[str, str] | None, t
         try:
             held.release()
             said, _ = process.communicate(timeout=timeout_s)
-        except BaseException as error:  # Ctrl-C too: the new session does not hear it
+        except BaseException as error:  # Ctrl-C and SIGTERM too: the new session does not hear them
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if isinstance(error, subprocess.TimeoutExpired):
@@ -68,27 +69,27 @@ def _is_there(process: int) -> bool:
 
 
 class _HeldInterrupt:
-    """Keeps a Ctrl-C until `release`; only the main thread hears one."""
+    """Keeps a Ctrl-C or SIGTERM until `release`; only the main thread hears one."""
 
     def __enter__(self) -> _HeldInterrupt:
-        self._came = False
+        self._came: list[int] = []
         main = threading.current_thread() is threading.main_thread()
-        self._before = signal.signal(signal.SIGINT, self._keep) if main else None
+        self._before = {number: signal.signal(number, self._keep) for number in STOPS} if main else {}
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-            self._before = None
+        for number, before in self._before.items():
+            signal.signal(number, signal.SIG_DFL if before is None else before)
+        self._before = {}
 
-    def _keep(self, *_: object) -> None:
-        self._came = True
+    def _keep(self, number: int, _: object) -> None:
+        self._came.append(number)
 
     def release(self) -> None:
-        """Let Ctrl-C do again what it did before, and raise the one that came meanwhile."""
+        """Let both do again what they did before, for the first one that came meanwhile too."""
         self.__exit__()
         if self._came:
-            raise KeyboardInterrupt
+            signal.raise_signal(self._came[0])
 
 
 def said_last(text: str) -> str:

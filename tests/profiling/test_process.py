@@ -61,23 +61,45 @@ def test_a_process_that_is_too_slow_ends_with_all_that_it_started(tmp_path):
     assert gone(tmp_path / "child")
 
 
-def test_ctrl_c_ends_the_process_too(tmp_path):
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_ctrl_c_and_sigterm_end_the_process_too(tmp_path, name):
     code = f"""
 import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIG{name}, signal.default_int_handler)
 from dsv4bench.profiling.process import run_process
-run_process(["sh", "-c", "echo $$ > {tmp_path / "child"}; kill -INT $PPID; sleep 60"], None, 60)
+run_process(["sh", "-c", "echo $$ > {tmp_path / "child"}; kill -{name} $PPID; sleep 60"], None, 60)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=30)
     assert "KeyboardInterrupt" in done.stderr
     assert gone(tmp_path / "child")
 
 
-def test_ctrl_c_is_heard_again_after_a_program_that_is_not_there():
-    before = signal.getsignal(signal.SIGINT)
+def test_what_comes_while_a_process_starts_is_heard_when_it_can_be_ended(monkeypatch, tmp_path):
+    honest = subprocess.Popen
+
+    def interrupted(*given, **more):
+        signal.raise_signal(signal.SIGTERM)
+        return honest(*given, **more)
+
+    def heard(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    before = signal.signal(signal.SIGTERM, heard)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_process(script(f"echo $$ > {tmp_path / 'child'}; sleep 60"), None, 60)
+        assert signal.getsignal(signal.SIGTERM) is heard
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_both_are_heard_again_after_a_program_that_is_not_there(number):
+    before = signal.getsignal(number)
     with pytest.raises(FileNotFoundError):
         run_process(["no-such-program"], None, 60)
-    assert signal.getsignal(signal.SIGINT) == before
+    assert signal.getsignal(number) == before
 
 
 ENDS_WITH = "import os, time; from dsv4bench.profiling.process import end_with"

@@ -116,9 +116,11 @@ def _run(command: list[str], path: Path, timeout_s: float) -> None:
     ) as process:
         try:
             output, _ = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # Ctrl-C and SIGTERM too
             os.killpg(process.pid, signal.SIGKILL)
-            raise TraceFormatError(f"{path}: nsys export did not finish within {timeout_s:g} s") from None
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TraceFormatError(f"{path}: nsys export did not finish within {timeout_s:g} s") from None
+            raise
     if process.returncode:
         lines = output.decode("utf-8", "replace").strip().splitlines() or ["it says nothing"]
         raise TraceFormatError(f"{path}: nsys export failed with {process.returncode}: {said(lines[-1])}")
