@@ -21,7 +21,7 @@ from dsv4bench.dashboards.cells import (
 from dsv4bench.dashboards.style import yes
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.compare import Pair
-from dsv4bench.results.counts import COMPRESSED, SWA, Row, Sides, added, side_by_side
+from dsv4bench.results.counts import COMPRESSED, MISNAMED, SWA, Row, Sides, added, side_by_side
 from dsv4bench.results.record import CLASSES, Record
 from dsv4bench.units import format_percent
 
@@ -150,6 +150,8 @@ def coverage_notes(record: Record) -> list[str]:
         f"coverage {format_percent(share)}: {parts[0]} attributed, {parts[1]} unattributed, {parts[2]} ambiguous;"
         f" {seen.get('method')}"
     ]
+    if seen.get("misnamed"):
+        found.append(f"{MISNAMED}: {seen['misnamed']}")
     return [*found, f"the sources of counts disagree: {seen['disagreement']}"] if seen.get("disagreement") else found
 
 

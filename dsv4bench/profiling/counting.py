@@ -144,6 +144,7 @@ def _coverage(breaks: Coverage, replayed: Replayed) -> dict[str, Any]:
         "unattributed": breaks.unattributed + replayed.unattributed,
         "ambiguous": breaks.ambiguous + replayed.ambiguous,
         "lost": breaks.lost + replayed.missing,
+        "misnamed": replayed.misnamed,
         "method": f"{CAPTURE_METHOD} joined by {replayed.method} (segments) + {breaks.method} (breaks)",
     }
 

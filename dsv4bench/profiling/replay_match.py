@@ -10,6 +10,11 @@ launch is the i-th graph of the ledger, and within it:
 3. else nothing is attributed: never a guess.
 
 A record whose metric and name no node of the graph has (another library's, say) is nobody's, and hides no other.
+
+Copies and fills share one name. A replay runs some of them as kernels of the driver, whose names do not always tell
+one from the other: on an H200 one replay of a segment had the 8 fills that were captured, another 9, a third 7, each
+with the captured number of operations in all. So their place among the other operations tells them; `misnamed` counts
+those that the trace calls by the other's name.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from dsv4bench.profiling.traces.ranges_of import METHODS, graph_launch_rows
 from dsv4bench.profiling.traces.records import Record, records_of
 from dsv4bench.results.counts import DEVICE
 from dsv4bench.results.ledger_table import UNKNOWN, Graph, Node, kernel_name
+from dsv4bench.units import format_count
 
 BY_ID = METHODS[ranges_of.BY_NODE_ID]
 BY_ORDER = METHODS[ranges_of.BY_ORDER]
@@ -33,6 +39,8 @@ _LOWER_HALF = 0xFFFFFFFF
 
 Key = tuple[str, str]
 NAMELESS: Key = ("kernels", UNKNOWN)
+MOVED: Key = ("copies or fills", "")
+_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,11 @@ class Matched:
     def attributed(self) -> bool:
         """Whether it ran a node that was captured inside a range."""
         return self.node is not None and self.node.placed
+
+    @property
+    def misnamed(self) -> bool:
+        """Whether it is a copy that the trace calls a fill, or the reverse."""
+        return self.node is not None and self.node.metric != self.operation.metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +109,11 @@ class Replayed:
         return sum(not one.attributed and not one.ambiguous for one in self.matched)
 
     @property
+    def misnamed(self) -> int:
+        """How many copies and fills have each other's name in the trace."""
+        return sum(one.misnamed for one in self.matched)
+
+    @property
     def missing(self) -> int:
         """How many nodes have no record, of launches whose other records are known."""
         return sum(launch.missing for launch in self.launches)
@@ -134,7 +152,7 @@ def _match(launch: int, records: Sequence[Record], graph: Graph) -> Launched:
     if by_id is not None:
         missing = len(nodes) - sum(one.node is not None for one in by_id)
         return Launched(launch, by_id, BY_ID, missing)
-    known = {node.key for node in nodes}
+    known = set(map(_captured, nodes))
     own = [record for record in records if _key(record) in known or NAMELESS in known]
     why = _difference(own, records, nodes)
     if why is not None:
@@ -146,13 +164,17 @@ def _match(launch: int, records: Sequence[Record], graph: Graph) -> Launched:
 
 
 def _key(record: Record) -> Key:
-    """Return what a record shares with its node; a copy that was replayed as a kernel is a copy."""
-    return record.metric, kernel_name(record.name) if record.metric == "kernels" else ""
+    """Return what a record shares with its node; a copy or fill that was replayed as a kernel is none."""
+    return (record.metric, kernel_name(record.name)) if record.metric == "kernels" else MOVED
+
+
+def _captured(node: Node) -> Key:
+    return (node.metric, node.name) if node.metric == "kernels" else MOVED
 
 
 def _fits(record: Record, node: Node) -> bool:
     """Return whether the record may be the node: a kernel of any name where the bindings did not tell the node's."""
-    return node.key in (_key(record), NAMELESS if record.metric == "kernels" else None)
+    return _captured(node) in (_key(record), NAMELESS if record.metric == "kernels" else None)
 
 
 def _by_id(records: Sequence[Record], nodes: Sequence[Node]) -> tuple[Matched, ...] | None:
@@ -174,7 +196,7 @@ def _by_id(records: Sequence[Record], nodes: Sequence[Node]) -> tuple[Matched, .
 def _difference(own: Sequence[Record], records: Sequence[Record], nodes: Sequence[Node]) -> str | None:
     """Return None if the records are the nodes, in order where they ran on one stream, else the first difference."""
     several = len({record.stream for record in own}) > 1
-    captured = Counter(node.key for node in nodes)
+    captured = Counter(map(_captured, nodes))
     if NAMELESS not in captured:
         return _another_number(own, records, captured) or (None if several else _another_order(own, nodes))
     if several or len(own) != len(nodes):
@@ -184,18 +206,22 @@ def _difference(own: Sequence[Record], records: Sequence[Record], nodes: Sequenc
 
 def _another_number(own: Sequence[Record], records: Sequence[Record], captured: Counter[Key]) -> str | None:
     seen = Counter(map(_key, own))
-    for key, count in captured.items():
-        if seen[key] != count:
-            others = sorted({record.name for record in records if _key(record) not in captured})
-            beside = f"; beside them ran {', '.join(others[:3])}" if others else ""
-            return f"{_words(key)} ran {seen[key]} times, {count} captured{beside}"
-    return None
+    numbers = [
+        f"{_words(key)} ran {format_count(seen[key], 'time')}, {count} captured"
+        for key, count in captured.items()
+        if seen[key] != count
+    ]
+    if not numbers:
+        return None
+    others = sorted({record.name for record in records if _key(record) not in captured})
+    beside = [f"beside them ran {', '.join(others[:_SHOWN])}"] if others else []
+    return "; ".join([*numbers[:_SHOWN], *beside])
 
 
 def _another_order(own: Sequence[Record], nodes: Sequence[Node]) -> str | None:
     for place, (record, node) in enumerate(zip(own, nodes, strict=True)):
         if not _fits(record, node):
-            return f"record {place} is {_words(_key(record))}, {_words(node.key)} was captured there"
+            return f"record {place} is {_words(_key(record))}, {_words(_captured(node))} was captured there"
     return None
 
 
@@ -206,9 +232,9 @@ def _words(key: Key) -> str:
 def _by_name(records: Sequence[Record], nodes: Sequence[Node]) -> dict[int, Matched]:
     """Match record by record in the order of each name; one stream keeps its order, several may not."""
     found: dict[int, Matched] = {}
-    for key in dict.fromkeys(node.key for node in nodes):
+    for key in dict.fromkeys(map(_captured, nodes)):
         named = [record for record in records if _key(record) == key]
-        meant = [node for node in nodes if node.key == key]
+        meant = [node for node in nodes if _captured(node) == key]
         streams = {record.stream for record in named}
         places = {(node.layer, node.kv_source, node.op) for node in meant}
         unsure = len(streams) > 1 and len(places) > 1

@@ -18,6 +18,7 @@ COMPRESSED = "dequant_compressed"
 SWA = "dequant_swa"
 BREAK_COPY = "break_copy"
 DEVICE = ("kernels", "copies", "sets")
+MISNAMED = "copies and fills under each other's name in the trace, told by their place in the graph"
 POOLING = ("compress_pool", "compress_c2")
 # the operations of a ratio-2 source after its projection, and their launches (specification 3.6)
 COMPRESSOR = (*POOLING, "latent_norm", "fake_quant", "store", "index_k_proj", "index_k_norm", "index_key", "index_pack")

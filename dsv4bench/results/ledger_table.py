@@ -40,11 +40,6 @@ class Node:
         """Whether it was captured inside a range."""
         return self.layer is not None or self.op is not None
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """What a trace tells of it: the metric, and of a kernel the name."""
-        return self.metric, self.name if self.metric == "kernels" else ""
-
 
 Graph = tuple[Node, ...]
 

@@ -14,7 +14,7 @@ from dsv4bench.ranges import Range, RecordFunction, Silent
 from dsv4bench.results.ledger_table import Node, read_ledger
 from dsv4bench.workloads.ops import Ops
 from dsv4bench.workloads.step import Piece
-from tests.profiling.fake_cuda import COPY, KERNEL, Bindings, FakeCuda, FakeStream
+from tests.profiling.fake_cuda import COPY, KERNEL, SET, Bindings, FakeCuda, FakeStream
 from tests.profiling.replays import Replay
 from tests.profiling.small_groups import allocated
 
@@ -27,7 +27,7 @@ def run():
 
 
 def counted(run, reuse="on", where="eager"):
-    step = run.steps[reuse, "fused"]
+    step = run.steps[reuse, ("fused", "torch")]
     (forward,) = run.prefill.all_forwards()
     with torch.no_grad():
         step.load(forward)
@@ -81,7 +81,7 @@ def test_a_tape_is_counted_where_a_graph_would_be(run):
 
 
 def test_marks_are_silent_again_even_after_an_error(run):
-    step = run.steps["on", "fused"]
+    step = run.steps["on", ("fused", "torch")]
 
     def fail():
         raise RuntimeError("boom")
@@ -223,6 +223,26 @@ def test_the_same_replay_tells_the_time_of_segments_and_breaks(gpu, monkeypatch)
     ]
     assert [piece["where"] for piece in counts.device_time["pieces"]] == ["segment", "break", "segment"]
     assert read_ledger(counts.capture_ledger) == (SEGMENT, SEGMENT)
+
+
+def test_a_fill_that_the_trace_calls_a_copy_is_counted_as_it_was_captured(gpu, monkeypatch):
+    program = Program(gpu)
+    program.pieces = [Piece("rope", "segment", lambda: program.op("rope", KERNEL, SET, KERNEL, COPY))]
+
+    def write(replay):
+        replay.host("cudaGraphLaunch")
+        for name in ("k", "memcpy32_post", "k", "memcpy32_post"):
+            replay.ran(name)
+
+    counts, _ = capture_counted(gpu, program, monkeypatch, write)
+    assert counts.rows == [row("rope", "segment", 1, 2, copies=1, sets=1)]
+    assert {name: counts.coverage[name] for name in ("attributed", "unattributed", "misnamed")} == {
+        "attributed": 4,
+        "unattributed": 0,
+        "misnamed": 1,
+    }
+    assert counts.disagreement is None
+    assert [(one["op"], one["operations"]) for one in counts.device_time["rows"]] == [("rope", 4)]
 
 
 def test_another_number_of_replayed_operations_is_a_disagreement(gpu, monkeypatch):

@@ -121,7 +121,7 @@ def test_what_was_not_matched_is_no_operations_time():
     found = timed(replay().trace, (PROJECT, PROJECT))
     assert found["unattributed_ns"] == 8
     assert [piece["name"] for piece in found["pieces"]][2] == "of no range"
-    assert found["unmatched"] == ["segment 1: copies ran 0 times, 1 captured"]
+    assert found["unmatched"] == ["segment 1: copies or fills ran 0 times, 1 captured"]
 
 
 @pytest.mark.parametrize("loose", [0, 2], ids=["all in ranges", "two in none"])

@@ -90,7 +90,7 @@ def test_a_kernel_beside_the_graphs_is_in_no_launch():
 def test_a_copy_that_ran_under_a_name_of_its_own_is_told():
     trace = renamed(written().trace, "memcpy128", "copy_in_disguise")
     found = match_replay(trace, LEDGER)
-    assert found.why == ["segment 0: copies ran 0 times, 1 captured; beside them ran copy_in_disguise"]
+    assert found.why == ["segment 0: copies or fills ran 0 times, 1 captured; beside them ran copy_in_disguise"]
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,75 @@ def test_a_dropped_record_leaves_no_full_coverage(ids, expected, why):
     trace = written(ids).trace
     found = match_replay(replace(trace, operations=trace.operations.drop(index=1)), LEDGER)
     assert (counts(found), found.why) == (expected, why)
+
+
+MOVES = numbered(
+    FILL,
+    node("o_proj_a", "gemm"),
+    node("moe_route", "Memcpy", "copies"),
+    node("moe_route", "reverse"),
+    node("moe_route", "Memset", "sets"),
+    node("moe_route", "sort"),
+    node("moe_route", "Memcpy", "copies"),
+    node("moe_experts", "gather"),
+)
+COPY_NAME, FILL_NAME = "memcpy32_post", "memset32"
+
+
+def moved(*names, ids=False, streams=()):
+    """A replay of MOVES as the profiler writes it: four of its copies and fills under these names, on these streams."""
+    replay, left = Replay(ids), iter(names)
+    replay.host("cudaGraphLaunch")
+    for one in MOVES:
+        replay.ran(one.name if one.metric == "kernels" else next(left), number=one.number)
+    for row, stream in zip(replay.operations, streams, strict=False):
+        row["stream"] = stream
+    return replay.trace
+
+
+@pytest.mark.parametrize("ids", [True, False], ids=["with ids", "without ids"])
+@pytest.mark.parametrize(
+    ("names", "misnamed"),
+    [
+        ([FILL_NAME, COPY_NAME, FILL_NAME, COPY_NAME], 0),
+        ([FILL_NAME, FILL_NAME, FILL_NAME, COPY_NAME], 1),
+        ([FILL_NAME, COPY_NAME, COPY_NAME, COPY_NAME], 1),
+        ([FILL_NAME, COPY_NAME, COPY_NAME, FILL_NAME], 2),
+        ([COPY_NAME, FILL_NAME, COPY_NAME, FILL_NAME], 4),
+    ],
+    ids=["as captured", "3 fills of 2", "3 copies of 2", "as many of each, elsewhere", "all"],
+)
+def test_a_copy_or_fill_under_the_others_name_is_the_node_in_its_place(names, misnamed, ids):
+    found = match_replay(moved(*names, ids=ids), (MOVES,))
+    assert [one.node for one in found.matched] == list(MOVES)
+    assert (found.why, counts(found), found.misnamed) == ([], (8, 0, 0, 0), misnamed)
+
+
+def test_a_kernel_under_the_name_of_a_fill_is_no_fill():
+    trace = renamed(moved(FILL_NAME, COPY_NAME, FILL_NAME, COPY_NAME), "gather", FILL_NAME)
+    found = match_replay(trace, (MOVES,))
+    assert counts(found) == (0, 8, 0, 0)
+    assert found.why == [
+        "segment 0: copies or fills ran 5 times, 4 captured; kernels gather ran 0 times, 1 captured",
+    ]
+
+
+def test_a_copy_in_the_place_of_a_kernel_is_not_attributed():
+    other = (*MOVES[:2], MOVES[3], MOVES[2], *MOVES[4:])
+    found = match_replay(moved(FILL_NAME, COPY_NAME, FILL_NAME, COPY_NAME), (other,))
+    assert found.why == ["segment 0: record 2 is copies or fills, kernels reverse was captured there"]
+    assert counts(found) == (0, 8, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("streams", "expected"),
+    [((7, 8), (8, 0, 0, 0)), ((7, 7, 8), (4, 0, 4, 0))],
+    ids=["a kernel on another stream", "a copy on another stream"],
+)
+def test_copies_and_fills_of_several_places_are_told_by_their_order_on_one_stream_alone(streams, expected):
+    trace = moved(FILL_NAME, COPY_NAME, COPY_NAME, FILL_NAME, streams=streams)
+    found = match_replay(trace, (MOVES,))
+    assert (found.method, counts(found)) == (BY_NAME, expected)
 
 
 def test_a_swapped_order_on_one_stream_is_not_attributed():

@@ -26,6 +26,7 @@ from dsv4bench.profiling.traces.kernel_ops import CODES, OPS, kernel_codes
 from dsv4bench.profiling.traces.range_patterns import KNOWN, Patterns, Place
 from dsv4bench.profiling.traces.ranges_of import BY_SEQUENCE, METHODS, Coverage, RangesOf, coverage
 from dsv4bench.ranges import PREFIX
+from dsv4bench.results.counts import MISNAMED
 from dsv4bench.results.ledger_table import Graph
 from dsv4bench.workloads.geometry import Geometry
 
@@ -158,7 +159,7 @@ class _Told:
         self._take_ops(kernels, OPS, (kernels != NO_ID) & ~weak & ~self.own)
 
     def replay(self, found: Replayed) -> tuple[str, ...]:
-        """Take the places of captured nodes for what replays ran and no range tells; return what did not match."""
+        """Take the places of captured nodes for what replays ran and no range tells; return what did not fit."""
         placed = self.placed
         for launch in found.launches:
             for one in launch.matched:
@@ -168,7 +169,8 @@ class _Told:
                 self.layer[row], self.kv_source[row] = _code(node.layer), _code(node.kv_source)
                 self.op[row] = NO_ID if node.op is None else self.ops[node.op]
                 self.own[row], self.method[row] = True, METHODS.index(launch.method)
-        return tuple(f"not matched with the capture ledger: {why}" for why in found.why)
+        wrong = [f"{MISNAMED}: {found.misnamed}"] if found.misnamed else []
+        return (*(f"not matched with the capture ledger: {why}" for why in found.why), *wrong)
 
     def infer(self, found: Inferred | str, geometry: Geometry) -> tuple[str, ...]:
         """Take inferred layers where none are known; return the notes on why they were not inferred or not used."""

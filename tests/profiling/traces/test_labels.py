@@ -131,6 +131,18 @@ def test_replays_of_other_graphs_stay_in_graphs_and_say_so():
     assert labels.notes[0].startswith("not matched with the capture ledger: segment 0: record 0 is kernels _rms_norm")
 
 
+def test_a_replayed_fill_under_the_name_of_a_copy_takes_its_place_and_is_told():
+    captured = numbered(node("o_proj_a", "Memset", "sets", layer=19, kv_source=14), node("o_proj_a", "gemm", layer=19))
+    replay = Replay()
+    replay.host("cudaGraphLaunch")
+    replay.ran("memcpy32_post")
+    replay.ran("gemm")
+    labels = label(replay.trace, ranges_of(replay.trace), graphs=(captured,))
+    assert rows(labels)[0] == (19, 14, None, "o_proj_a")
+    assert labels.notes[0].startswith("copies and fills under each other's name in the trace")
+    assert labels.notes[0].endswith(": 1")
+
+
 def test_a_trace_whose_ranges_tell_no_layer_has_the_coverage_of_its_ranges_and_says_why():
     made = Made().opened("train", 0, 10).launched(5, 1).ran(1).launched(50, 2).ran(2)
     labels = labelled(made, infer_from=V41_FLASH)
