@@ -7,7 +7,7 @@ from typing import Any
 
 from dsv4bench.dashboards.cells import batch_text, grouped, heading, notes_of, records_of, said_of, section, settings
 from dsv4bench.dashboards.count_tables import coverage_notes
-from dsv4bench.dashboards.table import Cell, Column, Table, cell
+from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.record import Record
 from dsv4bench.units import NS_PER_US, format_in_unit, format_ns, format_percent
@@ -16,6 +16,7 @@ Source = int | None
 Times = dict[tuple[str, str], dict[Source, int]]  # (op, where) -> kv_source -> nanoseconds
 SIDES = ("before", "after")
 LARGEST = 10
+LOOSE = "unattributed"
 KERNEL_SUM = (
     "kernel time: the sum of the durations of kernels, copies and sets under a profiler (kernel_sum), not the time of a"
     " step"
@@ -55,8 +56,12 @@ def _time_table(pair: Pair, which: str) -> Table:
         *(Column(_title(source), tuple(f"{_title(source)}_{side}_ns" for side in SIDES)) for source in sources),
         *(Column(f"{reuse} us", (f"{side}_ns",)) for reuse, side in zip(("off", "on"), SIDES, strict=True)),
     )
-    order = sorted(dict.fromkeys(key for side in sides for key in side), key=lambda key: -_total(shown, key))
-    rows = [_time_row(key, sides, shown, sources) for key in order]
+    keys = dict.fromkeys(key for side in sides for key in side)
+    timed = [(_total(shown, key), _time_row(key, sides, shown, sources)) for key in keys]
+    loose = [_loose(record) for record in (pair.before, pair.after)]
+    if any(loose):
+        timed.append((loose[int(shown is sides[1])] or 0, _loose_row(loose, len(sources))))
+    rows = [row for _, row in sorted(timed, key=lambda one: -one[0])]
     rows.append(_sums(pair, sides, shown, sources))
     what = "step" if pair.any.mode == "eager" else "replay"
     title = heading(f"Device time of one {what}, reuse off and on", pair.any)
@@ -96,7 +101,7 @@ def _time_row(
 
 
 def _sums(pair: Pair, sides: Sequence[Times], shown: Times, sources: Sequence[Source]) -> tuple[Cell, ...]:
-    """Return the last row: everything, what found no range included."""
+    """Return the last row: everything, what found no place included, which has no kv_source."""
     each = [[sum(row.get(one, 0) for row in side.values()) if side else None for side in sides] for one in sources]
     totals = [_kernel_sum(record) for record in (pair.before, pair.after)]
     place = int(shown is sides[1])
@@ -108,9 +113,20 @@ def _sums(pair: Pair, sides: Sequence[Times], shown: Times, sources: Sequence[So
     )
 
 
+def _loose(record: Record | None) -> int | None:
+    """Return the nanoseconds of what found no place, None where nothing was timed."""
+    seen = _seen(record)
+    return int(seen.get("unattributed_ns") or 0) if seen else None
+
+
+def _loose_row(loose: Sequence[int | None], sources: int) -> tuple[Cell, ...]:
+    """Return the row of what found no place: of no kv_source either, so that the rows add up to the last one."""
+    return (cell(LOOSE), cell(None), *[empty(2)] * sources, *(cell(ns, _us(ns)) for ns in loose))
+
+
 def _kernel_sum(record: Record | None) -> int | None:
     seen = _seen(record)
-    return sum(row["device_ns"] for row in seen["rows"]) + int(seen.get("unattributed_ns") or 0) if seen else None
+    return sum(row["device_ns"] for row in seen["rows"]) + (_loose(record) or 0) if seen else None
 
 
 def _us(ns: float | None) -> str:
@@ -122,9 +138,11 @@ def _found(record: Record) -> list[str]:
     seen = _seen(record)
     if not seen:
         return []
-    loose = seen.get("unattributed_ns")
-    found = [f"of no range: {format_ns(loose)}, in the last row alone"] if loose else []
-    return [*coverage_notes(record), *found, *(f"not matched: {why}" for why in seen.get("unmatched", ()))]
+    loose, found = _loose(record), []
+    if loose:
+        side = f"reuse {record.variant.get('reuse')}"
+        found = [f"{LOOSE}: {format_ns(loose)} of {side} found no place: its other rows may be too low by as much"]
+    return [*found, *coverage_notes(record), *(f"not matched: {why}" for why in seen.get("unmatched", ()))]
 
 
 def _wait_table(record: Record, which: str) -> Table:

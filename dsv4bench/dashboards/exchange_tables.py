@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsv4bench.dashboards.cells import both_ran, grouped, heading, notes_of, records_of, section, settings, sides_run
+from dsv4bench.dashboards.cells import (
+    both_ran,
+    grouped,
+    heading,
+    notes_of,
+    records_of,
+    said_of,
+    section,
+    settings,
+    sides_run,
+)
 from dsv4bench.dashboards.cells import sides_text as text_of
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells
 from dsv4bench.results.compare import Pair
+from dsv4bench.results.counts import incomplete
 from dsv4bench.results.record import Record
 from dsv4bench.units import format_in_unit, time_unit
 
@@ -19,6 +30,7 @@ NOTES = (
     "exchange: device time in moe_gather and moe_return of one profiled step, which all ranks began together",
     "work: what the fastest rank took, operation by operation; wait: what a rank took longer",
 )
+LEFT_OUT = "left out: times of an exchange of which a rank's operations did not all find their place"
 
 
 def exchange_tables(compared: Sequence[Pair]) -> list[Table]:
@@ -28,7 +40,12 @@ def exchange_tables(compared: Sequence[Pair]) -> list[Table]:
 
 
 def _ranks(record: Record | None) -> list[dict[str, Any]]:
-    return ((record.device_time if record else None) or {}).get("exchange") or []
+    """Return the times of each rank; none where some rank's are too few, whose difference would be no waiting."""
+    return [] if record is None or incomplete(record.coverage) else _told(record)
+
+
+def _told(record: Record) -> list[dict[str, Any]]:
+    return (record.device_time or {}).get("exchange") or []
 
 
 def _table(same: Sequence[Pair]) -> Table:
@@ -40,8 +57,10 @@ def _table(same: Sequence[Pair]) -> Table:
         *(Column(f"{name} {unit}", tuple(f"{field}_{side}" for side in SIDES)) for name, field in TIMES.items()),
     )
     rows = [row for pair in same for row in _rows(pair, both_ran(same), scale)]
+    records = records_of(same)
     title = heading(f"Exchange of rows, {sides_run(same)}", same[0].any)
-    return Table(title, columns, tuple(rows), (settings(same[0].any), *NOTES, *notes_of(records_of(same))))
+    less = said_of(records, lambda one: [LEFT_OUT] if _told(one) and not _ranks(one) else [])
+    return Table(title, columns, tuple(rows), (settings(same[0].any), *NOTES, *less, *notes_of(records)))
 
 
 def _rows(pair: Pair, both: bool, scale: int) -> list[tuple[Cell, ...]]:

@@ -78,13 +78,37 @@ def test_csv_has_both_sides_of_every_source():
     assert "dequant_compressed,eager,60000,10000,60000,10000,,,120000,20000" in text
 
 
-def test_what_has_no_range_is_in_the_last_row_alone():
-    records = [replace(one, coverage=one.coverage | {"unattributed": 3}) for one in cells(unattributed_ns=1_000)]
-    (table,) = tables(records)
+def test_what_found_no_place_on_one_side_is_a_row_so_that_the_rows_add_up():
+    off, on = cells()
+    seen = {**on.device_time, "unattributed_ns": 150_000}
+    seen["rows"] = [one for one in seen["rows"] if one["kv_source"] != 8]
+    (table,) = tables([off, replace(on, coverage=on.coverage | {"unattributed": 3}, device_time=seen)])
+    assert plain(table).splitlines()[2:7] == [
+        "op                  where      2  8    none  off us  on us",
+        "unattributed                                      0  150.0",
+        "sparse_attention    eager  100.0     0.5000   223.9  100.5",
+        "dequant_compressed  eager  10.00              120.0  10.00",
+        "all                        110.0  0  0.5000   343.9  260.5",
+    ]
+    assert (
+        "unattributed: 150.0 us of reuse on found no place: its other rows may be too low by as much (eager, batch 1 x"
+        " 1024)" in table.notes
+    )
+    assert any("200 attributed, 3 unattributed, 0 ambiguous" in note for note in table.notes)
+
+
+def test_what_found_no_place_has_no_kv_source():
+    (table,) = tables(cells(unattributed_ns=1_000))
+    (loose,) = [row for row in table.rows if row[0].text == "unattributed"]
+    assert [one.values for one in loose] == [("unattributed",), (None,), *[(None, None)] * 3, (1_000,), (1_000,)]
     assert table.rows[-1][-1].values == (244_900,)
-    notes = " ".join(table.notes)
-    assert "of no range: 1.000 us, in the last row alone" in notes
-    assert "200 attributed, 3 unattributed, 0 ambiguous" in notes
+    assert [row[0].text for row in tables(cells())[0].rows] == ["sparse_attention", "dequant_compressed", "all"]
+
+
+def test_copies_and_fills_under_each_others_name_are_told():
+    records = [replace(one, coverage=one.coverage | {"misnamed": 17}) for one in cells()]
+    (table,) = tables(records)
+    assert "copies and fills under each other's name in the trace, told by their place in the graph: 17" in table.notes
 
 
 def test_what_did_not_match_is_told():

@@ -38,6 +38,17 @@ def test_one_side_alone_has_one_value():
     assert rows == [["0", "300.0", "200.0", "100.0"]]
 
 
+def test_times_of_ranks_that_did_not_place_all_are_left_out():
+    before = exchanging("off", (5_000_000, 4_000_000, 1_000_000), (4_000_000, 4_000_000, 0))
+    after = exchanging("on", (3_600_000, 1_400_000, 2_200_000), (1_400_000, 1_400_000, 0))
+    partial = replace(after, coverage=after.coverage | {"unattributed": 7})
+    _, rows, table = shown(before, partial)
+    assert rows == [["0", "5.000 -> -", "4.000 -> -", "1.000 -> -"], ["1", "4.000 -> -", "4.000 -> -", "0 -> -"]]
+    assert any(note.startswith("left out: times of an exchange") for note in table.notes)
+    assert not any(note.startswith("left out") for note in shown(before, after)[2].notes)
+    assert exchange_tables(pairs([partial], "reuse", "off", "on")) == []
+
+
 def test_ranks_that_exchange_nothing_have_no_such_table():
     plain = [record(4, "off"), replace(record(4, "on"), device_time={"rows": []})]
     assert exchange_tables(pairs(plain, "reuse", "off", "on")) == []
