@@ -14,8 +14,9 @@ from dsv4bench.results.counts import DEVICE
 from dsv4bench.results.record import Record
 
 ALL, NO_SOURCE = "all", "none"
+LAUNCHES = "launches (without a GPU: calls) of the forward that a rank counted, its largest"
 NOTES = (
-    "launches (without a GPU: calls) of the forward that a rank counted, its largest; padding is a rank's own",
+    f"{LAUNCHES}; padding is a rank's own",
     "what a graph holds is equal on all ranks of a bucket, or else the cell fails",
 )
 
@@ -35,8 +36,9 @@ def _table(same: Sequence[Pair]) -> Table:
         *(Column(f"rank {rank}", tuple(f"rank_{rank}_{side}" for side in sides)) for rank in range(size)),
     )
     rows = [row for pair in same for row in _rows(pair, size, both_ran(same))]
-    title = heading(f"Launches of each rank, {sides_run(same)}", same[0].any)
-    return Table(title, columns, tuple(rows), (settings(same[0].any), *NOTES, *notes_of(records_of(same))))
+    whose, notes = ("each rank", NOTES) if size > 1 else ("the one rank", (LAUNCHES,))
+    title = heading(f"Launches of {whose}, {sides_run(same)}", same[0].any)
+    return Table(title, columns, tuple(rows), (settings(same[0].any), *notes, *notes_of(records_of(same))))
 
 
 def _rows(pair: Pair, size: int, both: bool) -> list[tuple[Cell, ...]]:

@@ -37,8 +37,8 @@ NOTES = (
 
 
 def rank_tables(compared: Sequence[Pair]) -> list[Table]:
-    """Return the time of each rank of every dealt cell, the step's and its skew; nothing where no cell was dealt."""
-    dealt = [pair for pair in compared if any(record.rank_samples_ns for record in pair.records)]
+    """Return the time of each rank of every dealt cell, the step's and its skew; one rank's time is the step's."""
+    dealt = [pair for pair in compared if any(_dealt(record) for record in pair.records)]
     return [_rank_table(same) for same in grouped(dealt, section)]
 
 
@@ -61,6 +61,10 @@ def _rank_table(same: Sequence[Pair]) -> Table:
     title = heading(f"Ranks, {sides_title(same)}", same[0].any)
     live = [LIVE_NOTE] if any(rank_rows(pair.any) for pair in same) else []
     return Table(title, columns, tuple(rows), (settings(same[0].any), *live, *NOTES, *lines))
+
+
+def _dealt(record: Record) -> bool:
+    return bool(record.rank_samples_ns) and record.ranks > 1
 
 
 def _times(record: Record | None) -> RankTimes | None:

@@ -123,11 +123,18 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
     if cell.label == "simulated":
         found.append(f"simulated: {cell.ranks} ranks one after another on one device; the step is the slowest rank's")
     if cell.dep:
-        found.append(f"{cell.ranks} ranks, a process each: {BEGIN[cell.align]}; the step is the slowest rank's")
+        found.append(_processes(cell))
     found += _own(run, group)
     if run.live and run.timings and (warm := _unsettled(run)) is not None:
         found.append(warm)
     return found
+
+
+def _processes(cell: Cell) -> str:
+    """Return how the processes of real ranks take their samples; one has no other to wait for."""
+    if cell.ranks == 1:
+        return "1 rank, a process of its own"
+    return f"{cell.ranks} ranks, a process each: {BEGIN[cell.align]}; the step is the slowest rank's"
 
 
 def _own(run: CellRun, group: GroupRun) -> list[str]:

@@ -44,5 +44,12 @@ def test_a_gpu_counts_what_its_device_did_and_an_idle_rank_did_nothing():
     assert rows == [["2", "4", "0"], ["20", "4", "0"], ["all", "8", "0"]]
 
 
+def test_one_rank_is_equal_to_no_other():
+    _, rows, table = shown([real("off", launched(20, 6)), real("on", launched(1, 1))])
+    assert rows == [["2", "6 -> 1"], ["20", "20 -> 1"], ["all", "26 -> 2"]]
+    assert table.title.startswith("Launches of the one rank, reuse off -> on")
+    assert not any("ranks" in note for note in table.notes)
+
+
 def test_cells_without_real_ranks_have_no_such_table():
     assert rank_launch_tables(pairs([record(4, "off"), record(4, "on")], "reuse", "off", "on")) == []

@@ -293,6 +293,11 @@ def test_ranks_are_shown_with_their_maximum_and_skew():
     assert named(sweep(), "Ranks") == []
 
 
+def test_one_rank_has_no_table_of_ranks():
+    alone = [replace(one, ranks=1, rank_samples_ns=one.rank_samples_ns[:1]) for one in dealt()]
+    assert named(alone, "Ranks") == []
+
+
 @pytest.mark.parametrize("side", [0, 1], ids=["before", "after"])
 def test_ranks_of_one_side_have_no_arrows(side):
     (table,) = named([dealt()[side]], "Ranks")

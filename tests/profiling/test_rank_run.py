@@ -58,6 +58,12 @@ def test_real_ranks_are_measured_and_never_take_the_place_of_simulated_ones(bala
         assert any(line.startswith("2 ranks, a process each") for line in one.note)
 
 
+def test_one_rank_waits_for_no_other_and_is_no_slowest():
+    ((one, _),) = run(1, batch="1", reuse="on")
+    assert (one.status, one.ranks) == ("ok", 1)
+    assert [line for line in one.note if "rank" in line] == ["1 rank, a process of its own"]
+
+
 def test_ranks_that_run_free_are_other_cells_and_say_so(balanced):
     records, _ = run(batch="3", reuse="on", align="free")
     for one, aligned in zip(records, balanced[0], strict=True):
