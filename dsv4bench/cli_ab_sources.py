@@ -11,6 +11,7 @@ from typing import Any
 
 from dsv4bench.cli_source import OWN_ROOT, SourceTree, source_environment, source_tree, unpack
 from dsv4bench.errors import DsvError, UsageError
+from dsv4bench.profiling.child import child_command
 from dsv4bench.profiling.process import run_process
 from dsv4bench.results.trials import SIDES
 
@@ -62,7 +63,7 @@ class Place:
     @property
     def command(self) -> tuple[str, ...]:
         """The command that does a job there, without its job."""
-        return (self.python or sys.executable, "-m", CHILD)
+        return child_command(self.python or sys.executable, CHILD)
 
     def environment(self) -> dict[str, str]:
         """Return the environment of its processes; of a tree with compilers' caches of its own.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dsv4bench.cli import FAILED, USAGE
 from dsv4bench.errors import DsvError, UsageError
-from dsv4bench.profiling.process import end_with
+from dsv4bench.profiling.child import end_with
 
 if TYPE_CHECKING:
     from dsv4bench.profiling.dep_rank import Screen

@@ -16,6 +16,7 @@ from dsv4bench.dashboards.digest_table import digest_table
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.errors import DsvError, UsageError
 from dsv4bench.profiling import digest_child
+from dsv4bench.profiling.child import child_command
 from dsv4bench.profiling.digest_jobs import Saved, digest_cells, save_jobs, subject
 from dsv4bench.profiling.process import said_last
 from dsv4bench.results.digests import DigestRow, Outcome, complaints, digest_rows
@@ -90,7 +91,7 @@ def _outcomes(tree: Path, folder: Path, jobs: Sequence[Path], name: str) -> list
 def _process(tree: Path, environment: dict[str, str], results: Path, jobs: Sequence[Path], name: str) -> list[Outcome]:
     """Run the child and return the outcomes of the jobs it came to; DsvError if it came to none of this tree."""
     results.unlink(missing_ok=True)
-    command = [sys.executable, digest_child.__file__, str(results), *map(str, jobs)]
+    command = [*child_command(sys.executable, digest_child.__file__), str(results), *map(str, jobs)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
     died = f"the process on {name} ended with code {done.returncode}: {said_last(done.stderr) or 'no message'}"

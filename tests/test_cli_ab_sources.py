@@ -1,5 +1,6 @@
 """Where the sides of an A/B run: trees, revisions, other Pythons, their names in tables, and what is said of slips."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from dsv4bench.cli_ab_setup import _idle_trees
 from dsv4bench.cli_ab_sources import Place, place_texts, places
 from dsv4bench.cli_source import source_tree
 from dsv4bench.errors import DsvError, UsageError
+from dsv4bench.profiling import child
 from dsv4bench.workloads.sides import Two
 from tests.profiling.small_groups import group
 from tests.test_cli_source import git, package
@@ -47,7 +49,8 @@ def test_without_a_tree_a_side_has_the_installed_packages_of_this_python(here):
     assert place_texts(found) == {"a": "", "b": ""}
     assert not found["a"].elsewhere
     assert not found["a"].differs_from(found["b"])
-    assert found["a"].command == (sys.executable, "-m", "dsv4bench.profiling.ab_child")
+    program = (sys.executable, child.__file__, str(os.getpid()), "dsv4bench.profiling.ab_child")
+    assert found["a"].command == program
 
 
 def test_a_folder_and_a_revision_of_it_are_two_trees(here):

@@ -8,32 +8,20 @@ import time
 
 import pytest
 
-from dsv4bench.results.store import read_records
-from tests.command_line import tiny_config
+from dsv4bench import cli, cli_machine
+from tests.command_line import command_line, tiny_config
 from tests.source_tree import ROOT
 
 TYPED = ("--device", "cpu", "--extend", "4", "--prefix", "60", "--no-graph", "--samples", "1")
 SIDES = ("--a", "reuse=off", "--b", "reuse=on", "--fresh", "--pairs", "1000")
-SLOW_COMMAND = """
-import os, signal, sys, time
-from dsv4bench import cli_machine
-sys.argv = ["dsv4bench", "list"]
-cli_machine.show_catalogue = lambda _: os.kill(os.getpid(), signal.{name}) or time.sleep(60)
-from dsv4bench.cli import main
-signal.signal(signal.SIGINT, signal.default_int_handler)
-main()
-"""
 
 
-def kept(folder):
-    """Lines that are on the disk."""
-    return sum(file.read_bytes().count(b"\n") for file in folder.glob("*.jsonl"))
-
-
-def children(process):
-    """The numbers of the processes that one has started."""
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, text=True, check=False)
-    return [int(number) for number in found.stdout.split()]
+def what_measures(process):
+    """The numbers of the processes that measure for one."""
+    found = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process)], capture_output=True, text=True, check=False
+    )
+    return [int(line.split()[0]) for line in found.stdout.splitlines() if "ab_child" in line]
 
 
 def alive(process):
@@ -43,15 +31,14 @@ def alive(process):
 
 
 def stopped(tmp_path, sign, times):
-    """Start an A/B in fresh processes and send it a signal once a record is kept; return what it left behind."""
+    """Start an A/B in fresh processes and send it a signal once one of them is there; return what it left behind."""
     typed = ("ab", "prefill", "--geometry", str(tiny_config(tmp_path)), *TYPED, *SIDES)
     command = [sys.executable, "-m", "dsv4bench", *typed, "--out", str(tmp_path / "run")]
     started = {"cwd": ROOT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, **started) as process:
-        while not (kept(tmp_path / "run") and children(process.pid)):
+        while not (measuring := what_measures(process.pid)):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.02)
-        measuring = children(process.pid)
         for _ in range(times):
             process.send_signal(sign)
             time.sleep(0.005)
@@ -63,15 +50,30 @@ def test_sigterm_keeps_what_is_finished_ends_what_measures_and_tells_how_to_go_o
     typed, code, out, err, measuring = stopped(tmp_path, signal.SIGTERM, times=2)  # as `timeout` sends it
     assert (code, out) == (130, "")
     told, command = err.splitlines()[-2:]
-    count = len(read_records(tmp_path / "run").records)
-    assert told == f"interrupted: kept in {tmp_path / 'run'}: {count} record{'s' * (count != 1)}; go on with"
+    assert told == f"interrupted: kept in {tmp_path / 'run'}: 0 records; go on with"
     assert shlex.split(command) == ["dsv4bench", *typed, "--resume", str(tmp_path / "run")]
-    assert {one.status for one in read_records(tmp_path / "run").records} == {"ok"}
     assert not any(map(alive, measuring))
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_command_that_has_nothing_to_keep_says_that_it_was_interrupted(name):
-    command = [sys.executable, "-c", SLOW_COMMAND.format(name=name)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+@pytest.mark.slow
+def test_what_measures_ends_with_a_command_that_is_killed(tmp_path):
+    _, code, _, _, measuring = stopped(tmp_path, signal.SIGKILL, times=1)
+    assert code == -signal.SIGKILL
+    deadline = time.monotonic() + 2
+    while any(map(alive, measuring)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(alive, measuring))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_has_nothing_to_keep_says_that_it_was_interrupted(monkeypatch, capsys, number):
+    monkeypatch.setattr(cli_machine, "show_catalogue", lambda _: signal.raise_signal(number))
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with Ctrl-C ignored
+    try:
+        found = command_line(monkeypatch, capsys)("list")
+        assert (found.code, found.out, found.err) == (130, "", "interrupted\n")
+        assert signal.getsignal(signal.SIGTERM) == (signal.SIG_IGN if number == signal.SIGTERM else cli._terminated)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

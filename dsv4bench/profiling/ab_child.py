@@ -1,6 +1,6 @@
 """One side of one pair of `dsv4bench ab` in a fresh process: all cells of the side, into a file of the same store.
 
-`python -m dsv4bench.profiling.ab_child JOB` takes a `Job` as JSON.
+`python child.py STARTER dsv4bench.profiling.ab_child JOB` takes a `Job` as JSON.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A script for a fresh process: run kernels of whatever source tree comes first on the path, and hash their outputs.
 
-`python digest_child.py RESULTS JOB...`. It is run as a file, not as a module of the package, so that an older tree can
-be asked too: of the tree it uses `kernels.kernel`, a provider's `build`, the layouts, and the classes that a job names.
-RESULTS is written line by line, as JSON: where the tree is, then what came of each job. The process ends early where an
-error has spoilt the device: the jobs behind it need another one.
+`python child.py STARTER digest_child.py RESULTS JOB...`. It is run as a file, not as a module of the package, so that
+an older tree can be asked too: of the tree it uses `kernels.kernel`, a provider's `build`, the layouts, and the classes
+that a job names. RESULTS is written line by line, as JSON: where the tree is, then what came of each job. The process
+ends early where an error has spoilt the device: the jobs behind it need another one.
 """
 
 from __future__ import annotations

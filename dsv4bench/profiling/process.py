@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Mapping, Sequence
 
 from dsv4bench.errors import DsvError
@@ -42,30 +41,6 @@ def run_process(command: Sequence[str], environment: Mapping[str, str] | None, t
             raise
     if process.returncode:
         raise DsvError(said_last(said) or f"exit code {process.returncode}")
-
-
-def end_with(starter: int, look_s: float, exit_code: int) -> None:
-    """End this process soon after the one that started it, by its number, is gone: a killed one cannot end others.
-
-    It may be gone before anybody looks, so its number must come from itself. Where it started this process through
-    another program (nsys), it is no parent.
-    """
-    parent = os.getppid() == starter
-
-    def watch() -> None:
-        while os.getppid() == starter if parent else _is_there(starter):
-            time.sleep(look_s)
-        os._exit(exit_code)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _is_there(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 class _HeldInterrupt:

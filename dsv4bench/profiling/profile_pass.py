@@ -26,10 +26,10 @@ from torch.profiler import ProfilerActivity, profile
 from dsv4bench.errors import CellSkipped, DsvError
 from dsv4bench.profiling.capture import run_pieces, warm_up
 from dsv4bench.profiling.cell_run import CellRun
+from dsv4bench.profiling.child import end_with
 from dsv4bench.profiling.graphs import capture_alone, open_pool
 from dsv4bench.profiling.passes import group_run
 from dsv4bench.profiling.peers import Peers, exchange, open_peers
-from dsv4bench.profiling.process import end_with
 from dsv4bench.profiling.session import open_session
 from dsv4bench.profiling.timing import nothing
 from dsv4bench.ranges import Mark, Range, RecordFunction, Several, Silent, TorchNvtx, timing_mark

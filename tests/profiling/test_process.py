@@ -9,7 +9,6 @@ import pytest
 
 from dsv4bench.errors import DsvError
 from dsv4bench.profiling.process import run_process, said_last
-from tests.source_tree import ROOT
 
 
 def script(code):
@@ -100,27 +99,3 @@ def test_both_are_heard_again_after_a_program_that_is_not_there(number):
     with pytest.raises(FileNotFoundError):
         run_process(["no-such-program"], None, 60)
     assert signal.getsignal(number) == before
-
-
-ENDS_WITH = "import os, time; from dsv4bench.profiling.process import end_with"
-
-
-def test_a_process_ends_with_the_one_that_started_it_even_through_another_program(tmp_path):
-    """`starter` runs `between`, which runs the process; only the first is killed."""
-    own = f"{ENDS_WITH}; print(os.getpid(), flush=True); end_with({{0}}, 0.01, 7); time.sleep(60)"
-    run = "import os, subprocess, sys; subprocess.run([sys.executable, '-c', {!r}{}])"
-    starter = run.format(run.format(own, ".format(os.getppid())"), "")
-    with subprocess.Popen([sys.executable, "-c", starter], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        (tmp_path / "child").write_text(process.stdout.readline())
-        time.sleep(0.1)
-        assert not gone(tmp_path / "child", looks=1)
-        process.kill()
-        process.wait()
-        assert gone(tmp_path / "child")
-
-
-def test_a_process_ends_when_the_one_that_started_it_was_gone_before_it_looked():
-    with subprocess.Popen(script("true")) as starter:
-        pass
-    code = f"{ENDS_WITH}; end_with({starter.pid}, 9, 7); time.sleep(60)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 7
