@@ -68,7 +68,7 @@ def run_together(run: Run, session: Session, progress: sweep.Progress = lambda _
     session = replace(session, rule=_rule(run, session))
     found, stops = sweep.run(plan, session, progress=progress), set[str]()
     for place, group in enumerate(in_turn):
-        run.budget.begin(sum(map(_timings, in_turn[place:])), len(in_turn) - place - 1)
+        run.budget.begin(sum(map(_timings, in_turn[place:])), *_rows(in_turn[place:]))
         if run.budget.spent:
             records = [unmeasured(cell, session, "skipped", NO_TIME_LEFT) for cell in plan[place]]
         else:
@@ -77,6 +77,12 @@ def run_together(run: Run, session: Session, progress: sweep.Progress = lambda _
             run.store.append(experiment.stamped(record, two, side))
             stops.update((record.timing or {}).get("stop", [TIME_LIMIT] if record.status == "skipped" else []))
     return next((stop for stop in (TIME_LIMIT, CELL_LIMIT, NARROW) if stop in stops), ALL_PAIRS)
+
+
+def _rows(groups: Sequence[Sequence[Two]]) -> tuple[int, list[int]]:
+    """Return the rows of the first group and those of each later one."""
+    first, *later = (group[0].a.load.rows for group in groups)
+    return first, later
 
 
 def run_fresh(

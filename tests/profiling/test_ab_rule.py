@@ -122,24 +122,42 @@ def test_time_is_dealt_evenly_to_what_is_left():
     assert budget.spent
 
 
-def test_what_a_group_takes_beside_its_timings_is_kept_back_for_those_to_come():
+def test_what_groups_take_beside_their_timings_is_kept_back_by_the_roots_of_their_rows():
     now = Now()
-    budget = Budget.of(100, now)
-    budget.begin(left=4, groups_after=1)
-    now.ns = 10 + 19  # 10 for its caches, then a timing: 100 - 10 - 10 for the next group's are 80 for four
-    assert not budget.over(19)
-    now.ns = 10 + 20
-    assert budget.over(20)
-    budget.end(20)
-    now.ns = 10 + 20 + 20
-    assert budget.over(20)
-    budget.end(20)
-    now.ns = 54  # 4 more for its counts, which makes 14 in all
-    budget.begin(left=2, groups_after=1)
-    now.ns = 54 + 15
-    assert not budget.over(15)  # (100 - 54 - 14) / 2 is 16
-    now.ns = 54 + 16
-    assert budget.over(16)
+    budget = Budget.of(1000, now)
+    budget.begin(6, 4, [16, 16])
+    now.ns = 20  # its caches, 10 for a root of one row: 40 for each group to come
+    assert share(budget, now) == 150  # (1000 - 20 - 80) / 6
+    assert share(budget, now) == 150
+    now.ns += 600  # it also compiles, which no other group does
+    budget.begin(4, 16, [16])
+    now.ns += 40
+    assert now.ns == 960
+    assert share(budget, now) == 0  # (1000 - 960 - 40) / 4
+
+
+def test_a_group_that_is_over_is_a_measure_for_those_to_come():
+    now = Now()
+    budget = Budget.of(1000, now)
+    budget.begin(8, 4, [4, 16, 16])
+    now.ns = 100
+    budget.begin(6, 4, [16, 16])
+    now.ns = 110
+    assert share(budget, now) == 142  # (1000 - 110 - 2 * 2 * 10) / 6 is 141.7
+    now.ns += 20  # its counts: 30 for a root of two, 60 for a root of four
+    budget.begin(4, 16, [16])
+    now.ns += 8
+    assert now.ns == 280
+    assert share(budget, now) == 165  # (1000 - 280 - 60) / 4
+
+
+def share(budget, now):
+    """How long a timing that begins now may take; it takes that long."""
+    began_ns = now.ns
+    while not budget.over(now.ns - began_ns):
+        now.ns += 1
+    budget.end(now.ns - began_ns)
+    return now.ns - began_ns
 
 
 def test_without_a_limit_time_is_never_over():
@@ -149,11 +167,23 @@ def test_without_a_limit_time_is_never_over():
     assert not budget.spent
 
 
+def test_a_share_ends_no_timing_before_its_least_pairs_but_the_deadline_does():
+    now = Now()
+    ruled = rule(budget=Budget(100, left=10, now_ns=now), least_pairs=3)
+    now.ns = 50
+    assert ruled.reason([[1] * 4] * 2, 50) is None
+    assert ruled.reason([[1] * 6] * 2, 50) == TIME_LIMIT
+    now.ns = 99
+    assert ruled.reason([[1] * 4] * 2, 49) is None
+    now.ns = 100
+    assert ruled.reason([[1] * 2] * 2, 50) == TIME_LIMIT
+
+
 def test_the_time_limit_ends_a_timing_after_a_block_and_leaves_its_share_to_the_next():
     now = Now()
     budget = Budget.of(100, now)
     budget.left = 2
-    ruled = rule(budget=budget)
+    ruled = rule(budget=budget, least_pairs=1)
     now.ns = 60
     assert ruled.reason([[1] * 3] * 2, 60) is None
     assert ruled.reason([[1] * 2] * 2, 60) == TIME_LIMIT

@@ -138,10 +138,10 @@ def test_sampling_ends_when_all_differences_are_known_and_the_clock_of_every_pai
 
 def test_the_time_limit_ends_every_cell_after_a_pair(runs, only_timed):
     clock = FakeClock()
-    run = runs(twos(batch="1,2"), replace(EXPERIMENT, pairs=50), Budget.of(30_000_000, clock.now_ns))
+    run = runs(twos(batch="1,2"), replace(EXPERIMENT, pairs=50, least_pairs=1), Budget.of(30_000_000, clock.now_ns))
     assert run_together(run, session(clock=clock)) == TIME_LIMIT
     first, second = trials(kept(run))
-    # two warm-ups of 1 ms, then half of the 28 ms that are left: the fourth pair of 4 ms reaches it
+    # two warm-ups of 1 ms, for twice the rows 1.41 times as much, then half of what is left: the fourth pair of 4 ms
     assert len(first.pairs) == 4
     # two warm-ups, then all of the 10 ms that are left
     assert len(second.pairs) == 3
