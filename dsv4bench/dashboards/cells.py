@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dsv4bench.dashboards.style import arrow
@@ -166,19 +167,30 @@ def cells_text(records: Sequence[Record]) -> str:
     return "; ".join(parts)
 
 
-def said_of(records: Sequence[Record], sentences: Callable[[Record], Iterable[str]]) -> list[str]:
+def said_of(
+    records: Sequence[Record],
+    sentences: Callable[[Record], Iterable[str]],
+    parts: Mapping[str, Sequence[Record]] = MappingProxyType({}),
+) -> list[str]:
     """Return every distinct sentence that is said of some record, with its cells unless it is said of all that ran.
 
-    Sentences that differ in shares or counts alone are one, from the least number to the greatest.
+    Sentences that differ in shares or counts alone are one, from the least number to the greatest. One that is said of
+    all that ran of a part, and of no other, has that part's name instead of its cells.
     """
     said = grouped([(text, record) for record in records for text in sentences(record)], lambda one: _skeleton(one[0]))
-    ran = {id(record) for record in records if record.status in ("ok", "wrong")}
+    ran = _ran(records)
+    whole = {_ran(part): name for name, part in parts.items()}
     found = []
     for same in said:
         ones = list({id(record): record for _, record in same}.values())
         text = _from_least_to_greatest([text for text, _ in same])
-        found.append(text if ran <= {*map(id, ones)} else f"{text} ({cells_text(ones)})")
+        of = frozenset(map(id, ones))
+        found.append(text if ran <= of else f"{text} ({whole.get(of) or cells_text(ones)})")
     return found
+
+
+def _ran(records: Iterable[Record]) -> frozenset[int]:
+    return frozenset(id(record) for record in records if record.status in ("ok", "wrong"))
 
 
 def _skeleton(text: str) -> str:
@@ -201,9 +213,9 @@ def _number(amount: str) -> int:
     return int(amount.rstrip("%"))
 
 
-def notes_of(records: Sequence[Record]) -> list[str]:
+def notes_of(records: Sequence[Record], parts: Mapping[str, Sequence[Record]] = MappingProxyType({})) -> list[str]:
     """Return what must be read with every number of the records: share of the FLOPs, how and on what they ran."""
-    return said_of(records, lambda record: [*record.note, *providers_text(record)])
+    return said_of(records, lambda record: [*record.note, *providers_text(record)], parts)
 
 
 def records_of(pairs: Iterable[Pair]) -> list[Record]:

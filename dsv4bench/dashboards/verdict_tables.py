@@ -18,6 +18,7 @@ from dsv4bench.results.explanation import explained
 from dsv4bench.results.noise_floor import Floor
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import Interval
+from dsv4bench.results.trials import SIDES
 from dsv4bench.results.verdict import Verdict
 from dsv4bench.units import NS_PER_US, format_in_unit, format_percent, format_plus_minus, time_unit
 
@@ -139,7 +140,9 @@ def _side(verdict: Verdict, number: int) -> tuple[object, ...]:
 
 
 def _notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[Floor]) -> list[str]:
-    records = [record for verdict in same for record in side_records(verdict.trial)]
+    trials = [verdict.trial for verdict in same]
+    sides = {side: [one for trial in trials if (one := getattr(trial, side))] for side in SIDES}
+    records = [record for trial in trials for record in side_records(trial)]
     notes = [
         "diff and change: b - a, negative is time saved",
         trial_settings(same[0].trial),
@@ -147,7 +150,7 @@ def _notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[F
         *(f"{mark} {text}" for mark, text in mark_notes(same).items()),
         *undecided_notes(same),
     ]
-    return [note for note in [*notes, *notes_of(records), *provenance(records)] if note]
+    return [note for note in [*notes, *notes_of(records, sides), *provenance(records)] if note]
 
 
 def _session(verdict: Verdict) -> object:

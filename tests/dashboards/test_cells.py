@@ -30,6 +30,26 @@ def test_what_is_said_of_all_that_ran_names_no_cells(cells, said):
 
 
 @pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (["ok x", "ok x", "ok", "ok"], ["x (a)"]),
+        (["ok x", "ok x", "ok y", "ok y"], ["x (a)", "y (b)"]),
+        (["ok x", "ok x", "ok x", "ok x"], ["x"]),
+        (["ok x", "ok", "ok", "ok"], ["x (eager, batch 1 x 1024)"]),
+        (["ok x", "ok x", "ok x", "ok"], ["x (eager, batch 1 x 1024, 2 x 1024, 3 x 1024)"]),
+        (["ok x", "skipped", "ok", "ok"], ["x (a)"]),
+    ],
+    ids=["one part", "each its own", "both", "one of a part", "more than a part", "all that ran of a part"],
+)
+def test_what_is_said_of_a_whole_part_names_the_part(cells, said):
+    records = [
+        replace(record(batch), **({} if status == "ok" else NOTHING | {"reason": "why"}), status=status, note=said_here)
+        for batch, (status, *said_here) in enumerate(map(str.split, cells), start=1)
+    ]
+    assert said_of(records, lambda one: one.note, {"a": records[:2], "b": records[2:]}) == said
+
+
+@pytest.mark.parametrize(
     ("texts", "said"),
     [
         (["4% of it", "12% of it", "9% of it"], ["4% to 12% of it"]),

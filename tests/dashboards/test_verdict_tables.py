@@ -194,6 +194,19 @@ def test_flags_of_either_side_and_clocks_are_shown():
     assert "throttled: sw_power_cap (eager, batch 1 x 1024)" in notes
 
 
+def test_what_ran_on_other_kernels_on_one_side_names_the_side():
+    cells = [
+        with_side(record(batch, reuse, providers={"dequant": provider, "store": "triton", "combine": "triton"}), side)
+        for batch in (1, 8)
+        for side, reuse, provider in (("a", "off", "torch"), ("b", "on", "mine.py:fn"))
+    ]
+    notes = only([judged(trial) for trial in trials(cells)]).notes
+    assert [note for note in notes if note.startswith("kernels ran on")] == [
+        "kernels ran on triton, but dequant on torch (a)",
+        "kernels ran on triton, but dequant on mine.py:fn (b)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("predicted", "said"),
     [
