@@ -23,7 +23,7 @@ OK, FAILED, USAGE, INCOMPLETE, NOTHING, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 EPILOG = (
     "Exit codes: 0 ok; 1 a cell failed or is wrong, reuse launched something more, or a trace was not recorded; "
-    "2 usage; 3 not everything that ran could be attributed; "
+    "2 usage; 3 not everything that ran could be attributed, or (prefill) --time-limit left cells out; "
     "4 nothing was measured; 130 Ctrl-C or SIGTERM, everything finished is kept."
 )
 AXIS = "Every option that takes an AXIS may be given several values or repeated; the run is their product."
@@ -113,6 +113,7 @@ def prefill(
     resume: options.Resume = None,
     src: options.Source = None,
     profile: options.Profile = "",
+    time_limit: options.TimeLimit = "",
     shard: options.Share = "",
     dry_run: options.DryRun = False,
     form: options.Format = "table",

@@ -79,6 +79,7 @@ class Run:
     src: SourceTree | None = None
     shard: str = ""
     profile: str = ""
+    deadline_ns: int | None = None
 
     def job(self, directory: Path) -> Job:
         """Return what the ranks are told."""
@@ -90,6 +91,7 @@ class Run:
             "sweep": sweep,
             "profile": self.profile,
             "src": src,
+            "deadline_ns": self.deadline_ns,
         }
         return Job(self.typed, str(directory.resolve()), argv, **told)
 

@@ -22,6 +22,7 @@ from dsv4bench.results.compare import without_place
 from dsv4bench.results.merged import MissingGroup, PlanLeft
 from dsv4bench.results.migrations import SWITCHES
 from dsv4bench.results.record import Record
+from dsv4bench.results.store import NO_TIME_LEFT
 from dsv4bench.units import format_count
 from dsv4bench.workloads.shard import dealt
 
@@ -52,7 +53,7 @@ def plans_left(records: Sequence[Record]) -> list[PlanLeft]:
         if record.label != "modelled":  # a projection carries the command of what it projects
             device = "cuda" if record.engine == "gpu" else "cpu"
             runs.setdefault((tuple(without_place(record.argv)), device), []).append(record)
-    have = set(map(_id_of, records))
+    have = {_id_of(record) for record in records if record.reason != NO_TIME_LEFT}
     found: dict[object, PlanLeft] = {}
     for (command, device), own in runs.items():
         try:

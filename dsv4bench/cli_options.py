@@ -187,6 +187,14 @@ Share = Annotated[
         help="Run the I-th of N even shares of the plan, in a folder of its own: for many machines. [all of it]",
     ),
 ]
+TimeLimit = Annotated[
+    str,
+    typer.Option(
+        "--time-limit",
+        metavar="S|10m",
+        help="Begin no group that would, by the longest so far, end later than that; --resume goes on. [no limit]",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan with modelled times and memory.")]
 Source = Annotated[
     Path | None,

@@ -23,10 +23,12 @@ from dsv4bench.errors import UsageError
 from dsv4bench.profiling import sweep
 from dsv4bench.profiling.profile_pass import TOOLS
 from dsv4bench.profiling.session import Session, open_session
+from dsv4bench.profiling.time_limit import Deadline, deadline_ns
 from dsv4bench.results.compare import PLACE, compare, pairs, without
 from dsv4bench.results.counts import incomplete
 from dsv4bench.results.record import Record
-from dsv4bench.results.store import Store, finished_keys, read_records
+from dsv4bench.results.store import NO_TIME_LEFT, Store, finished_keys, read_records
+from dsv4bench.units import format_count
 from dsv4bench.workloads.cells import Group, cells
 from dsv4bench.workloads.dry_run import as_plain, plan_notes, planned
 from dsv4bench.workloads.memory import free_bytes, refuse_small_pools, refuse_too_large
@@ -48,12 +50,13 @@ class Request:
     src: SourceTree | None = None
     profile: str = ""
     shard: str = ""
+    time_limit: str = ""
 
 
 def run_typed(params: Mapping[str, Any], src: SourceTree | None, form: str) -> int:
     """Run the command with the parameters that were typed and return its exit code."""
     typed = {field.name: params[field.name] for field in fields(PrefillArguments)}
-    rest = {name: params[name] for name in ("out", "resume", "dry_run", "quiet", "profile", "shard")}
+    rest = {name: params[name] for name in ("out", "resume", "dry_run", "quiet", "profile", "shard", "time_limit")}
     return run_prefill(Request(PrefillArguments(**typed), form=form, src=src, **rest))
 
 
@@ -61,7 +64,7 @@ def run_prefill(request: Request) -> int:
     """Run the command and return its exit code."""
     if request.out and request.resume:
         raise UsageError(f"--out {request.out}: --resume {request.resume} already says where records go")
-    options = prefill_options(request.typed)
+    options, until_ns = prefill_options(request.typed), deadline_ns(request.time_limit)
     whole, share = cells(options), shard(request.shard) if request.shard else None
     plan = share.of(whole) if share else whole
     said = [share_words(share, whole, plan)] if share else []
@@ -76,7 +79,8 @@ def run_prefill(request: Request) -> int:
     refuse_given_memory(options.memory, options.device)
     if options.dep:
         refuse_small_pools(plan, 0)
-        return _run_ranks(request, options, plan, [*filter(None, [note]), *said])
+        run = _rank_run(request, plan, until_ns)
+        return _run_ranks(request, options, run, [*filter(None, [note]), *said])
     free = free_bytes(options.device)
     refuse_too_large(plan, free)
     refuse_small_pools(plan, free)
@@ -89,27 +93,27 @@ def run_prefill(request: Request) -> int:
         left = [group for group in plan if not sweep.finished(group, session, done)]
         try:
             profiles = _profile(whole, left, session, store, request)
-            _run(left, session, store, profiles, request.quiet)
+            _run(left, session, store, profiles, request.quiet, Deadline(until_ns))
         except KeyboardInterrupt:
             return tell_interrupted(store.directory, len(read_records(store.path).records))
         code = print_run(store.directory, plan, session, request)
         return FAILED if profiles.failures else code
 
 
-def _run_ranks(request: Request, options: PrefillOptions, plan: Sequence[Group], said: Sequence[str]) -> int:
+def _run_ranks(request: Request, options: PrefillOptions, run: cli_dep.Run, said: Sequence[str]) -> int:
     """Run the plan on several processes; the one that has the records prints them, and before that `said`."""
-    ended = cli_dep.run_ranks(run := _rank_run(request, plan), options, () if request.quiet else said)
+    ended = cli_dep.run_ranks(run, options, () if request.quiet else said)
     if ended.code == INTERRUPTED and ended.directory:
         return tell_interrupted(ended.directory, ended.new_records)
     if ended.code != OK or ended.directory is None:
         return ended.code
-    code = print_run(ended.directory, plan, run.session(ended.directory), request)
+    code = print_run(ended.directory, run.plan, run.session(ended.directory), request)
     return FAILED if ended.untraced else code
 
 
-def _rank_run(request: Request, plan: Sequence[Group]) -> cli_dep.Run:
+def _rank_run(request: Request, plan: Sequence[Group], until_ns: int | None) -> cli_dep.Run:
     names = ("typed", "out", "resume", "quiet", "src", "shard", "profile")
-    return cli_dep.Run(plan=plan, **{name: getattr(request, name) for name in names})
+    return cli_dep.Run(plan=plan, deadline_ns=until_ns, **{name: getattr(request, name) for name in names})
 
 
 def _done(resume: Path | None) -> frozenset[str]:
@@ -136,10 +140,12 @@ def _profile(
     return found
 
 
-def _run(left: Sequence[Group], session: Session, store: Store, profiles: Profiles, quiet: bool) -> None:
+def _run(
+    left: Sequence[Group], session: Session, store: Store, profiles: Profiles, quiet: bool, deadline: Deadline
+) -> None:
     """Run what is left, keeping each group's records at once, with the names of their traces."""
     with progress(len(left), quiet) as report:
-        for records in sweep.run(left, session, progress=report):
+        for records in sweep.run(left, session, progress=report, deadline=deadline):
             for record in records:
                 store.append(replace(record, traces=list(profiles.files.get(record.key, ()))))
 
@@ -157,7 +163,10 @@ def resume_command(arguments: Sequence[str], directory: Path) -> str:
 
 
 def print_run(directory: Path, plan: Sequence[Group], session: Session, request: Request) -> int:
-    """Print the records of this plan in its order, those of an earlier run included, and return the exit code."""
+    """Print the records of this plan in its order, those of an earlier run included, and return the exit code.
+
+    What the time limit left out makes it 3, unless something graver does.
+    """
     cells_in_order = [cell for group in plan for cell in group]
     place = {cell.key(session.commit): number for number, cell in enumerate(cells_in_order)}
     folder = request.resume or directory  # of all shards, where one goes on
@@ -166,7 +175,12 @@ def print_run(directory: Path, plan: Sequence[Group], session: Session, request:
     tables.show(records, request.form, sys.stdout)
     if not request.quiet:
         _tell(f"records: {directory}")
-    return exit_code(records)
+    left_out = {record.key for record in records} - {one.key for one in records if one.reason != NO_TIME_LEFT}
+    if left_out:
+        what = f"{format_count(len(left_out), 'cell')} not measured"
+        _tell(f"stopped at --time-limit {request.time_limit}: {what}; go on with")
+        _tell(f"  {resume_command(sys.argv[1:], directory)}")
+    return exit_code(records) or (INCOMPLETE if left_out else OK)
 
 
 def exit_code(records: Sequence[Record]) -> int:

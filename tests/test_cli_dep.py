@@ -97,6 +97,14 @@ def test_a_machine_must_hold_the_ranks(run, monkeypatch, gpus, nccl, said):
     assert (found.code, found.err.splitlines()[-1]) == (2, f"dsv4bench: {said}")
 
 
+def test_ranks_leave_out_what_the_time_limit_has_no_time_for(run, monkeypatch, tmp_path):
+    be_the_only_rank(monkeypatch)
+    found = run("--dep", "1", "--no-graph", "--batch", "1,2", "--time-limit", "0.001s", "--out", "out")
+    assert found.code == 3
+    assert found.err.splitlines()[-2] == "stopped at --time-limit 0.001s: 2 cells not measured; go on with"
+    assert [one.status for one in read_records(tmp_path / "out").records] == ["ok"] * 2 + ["skipped"] * 2
+
+
 def test_ctrl_c_tells_of_new_records_alone(run, monkeypatch, tmp_path):
     be_the_only_rank(monkeypatch)
     assert run("--dep", "1", "--no-graph", "--quiet", "--batch", "1", "--out", "out").code == 0

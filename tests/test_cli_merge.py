@@ -12,7 +12,7 @@ from dsv4bench.cli_merge_plan import plans_left
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session
 from dsv4bench.results.schema import encode
-from dsv4bench.results.store import read_records
+from dsv4bench.results.store import NO_TIME_LEFT, read_records
 from dsv4bench.workloads.cells import cells
 from dsv4bench.workloads.kernel_cells import KernelArguments, kernel_cells
 from dsv4bench.workloads.options import PrefillArguments, prefill_options
@@ -166,6 +166,11 @@ def test_one_plan_typed_in_two_ways_is_one_plan(other):
 def test_other_sweeps_are_simply_joined():
     records = [*ran("--batch 1", batch="1"), *ran("--batch 2 --prefix 8", batch="2", prefix="8")[:3]]
     assert left(records) == [(4, 0), (4, 1)]
+
+
+def test_what_a_time_limit_left_out_is_missing():
+    records = ran("--batch 1,2", batch="1,2")
+    assert left([*records[:4], *(replace(one, reason=NO_TIME_LEFT) for one in records[4:])]) == [(8, 4)]
 
 
 def test_shards_are_named_only_where_all_agree_how_many_there_are():

@@ -299,6 +299,30 @@ def test_ctrl_c_prints_the_command_that_goes_on(run, tmp_path, config, pretended
     assert len(read_records(tmp_path / "run").records) == 3
 
 
+# a run with a time limit
+
+
+def test_the_time_limit_leaves_cells_out_that_the_printed_command_measures(run, tmp_path, config, monkeypatch, capsys):
+    typed = ("--no-graph", "--batch", "1,2,3", "--time-limit", "0.000001")
+    found = run(*typed, "--out", "run")
+    assert found.code == 3
+    assert found.err.splitlines()[-2:] == [
+        "stopped at --time-limit 0.000001: 4 cells not measured; go on with",
+        f"  dsv4bench prefill --geometry {config} {' '.join(QUICK)} {' '.join(typed)} --resume run",
+    ]
+    statuses = [(one.batch["requests"], one.status) for one in read_records(tmp_path / "run").records]
+    assert statuses == [(1, "ok")] * 2 + [(2, "skipped")] * 2 + [(3, "skipped")] * 2
+    command = command_line(monkeypatch, capsys)
+    assert command(*shlex.split(found.err.splitlines()[-1])[1:]).code == 3  # one group more, as the first always runs
+    last = run("--no-graph", "--batch", "1,2,3", "--resume", "run")
+    assert (last.code, last.err.splitlines()[0]) == (0, "[1/1] batch 3, 12 rows, v41+fp4")
+    assert "--time-limit was over" not in last.out + command("show", "run").out
+
+
+def test_a_time_limit_must_be_one(run):
+    assert run("--time-limit", "soon", "--dry-run").slip.startswith("--time-limit soon: expected seconds above 0")
+
+
 # a process that is stopped
 
 REAL = """

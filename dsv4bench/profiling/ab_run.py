@@ -19,9 +19,9 @@ from dsv4bench.profiling.ab_rule import ALL_PAIRS, CELL_LIMIT, NARROW, TIME_LIMI
 from dsv4bench.profiling.process import run_process
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session
-from dsv4bench.profiling.time_limit import NO_TIME_LEFT, Deadline
+from dsv4bench.profiling.time_limit import Deadline
 from dsv4bench.results.record import Record
-from dsv4bench.results.store import Store, read_records
+from dsv4bench.results.store import NO_TIME_LEFT, Store, read_records
 from dsv4bench.results.trials import SIDES, trials
 from dsv4bench.results.verdict import judge
 from dsv4bench.units import NS_PER_S, format_count

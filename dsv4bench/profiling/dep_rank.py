@@ -29,6 +29,7 @@ from dsv4bench.profiling.profile_pass import TOOLS, jobs_of, trace_name
 from dsv4bench.profiling.rank_traces import Recorder, record_ranks
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session, open_session
+from dsv4bench.profiling.time_limit import Deadline
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import Store, finished_keys, resume_store
 from dsv4bench.units import format_count
@@ -51,7 +52,7 @@ class Job:
     `shard` is the share of the plan that is run ("": all), of a sweep whose records all lie in `sweep` ("": in the run
     folder). `profile` is the tool that records a step of the largest cells ("": none). `lost` is why the ranks before
     these ended without a record of the first unfinished group; a file `receipt` says that such a record was written.
-    `src` as in a session.
+    `src` as in a session. `deadline_ns` is when the run should be over by rank 0's monotonic clock (None: at any time).
     """
 
     arguments: PrefillArguments
@@ -66,6 +67,7 @@ class Job:
     lost: str = ""
     receipt: str = ""
     src: dict[str, Any] | None = None
+    deadline_ns: int | None = None
 
     def text(self) -> str:
         """Return the job as JSON."""
@@ -231,8 +233,9 @@ class _Rank:
         _let_rank_0_decide(self.peers.rank)
         try:
             self._trace(left, store)
+            limit = Deadline(self.job.deadline_ns)
             with self.screen.progress(len(left)) as report:
-                for records in sweep.run(left, self.session, progress=report):
+                for records in sweep.run(left, self.session, progress=report, deadline=limit):
                     if keeper:
                         keeper.keep(records)
         except Exception as error:

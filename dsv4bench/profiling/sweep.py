@@ -14,7 +14,9 @@ from dsv4bench.profiling.passes import run_group
 from dsv4bench.profiling.peers import exchange
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import Session
+from dsv4bench.profiling.time_limit import Deadline
 from dsv4bench.results.record import Record
+from dsv4bench.results.store import NO_TIME_LEFT
 from dsv4bench.workloads.cells import Cell, Group
 from dsv4bench.workloads.memory import own_weight_bytes, pools_of
 from dsv4bench.workloads.weights import Model, make_model, reserve
@@ -27,16 +29,21 @@ def run(
     session: Session,
     done: frozenset[str] = frozenset(),
     progress: Progress = lambda _group, _pass: None,
+    deadline: Deadline | None = None,
 ) -> Iterator[list[Record]]:
     """Yield the records of each group of `plan` as soon as it is finished.
 
     Cells whose key is in `done` are left out; a comparison needs both sides, so their group runs again unless all of it
-    is done. Weights are drawn once per geometry.
+    is done. Weights are drawn once per geometry. Groups that may not begin before the `deadline` are records of that.
     """
     model: Model | None = None
+    deadline = deadline or Deadline()
     session = session.with_free_bytes()
     for group in plan:
         if finished(group, session, done):
+            continue
+        if not _may_begin(deadline, session):
+            yield [unmeasured(cell, session, "skipped", NO_TIME_LEFT) for cell in group]
             continue
         reason = None
         try:
@@ -53,6 +60,12 @@ def run(
             continue
         yield run_group(group, cast("Model", model), session, lambda name, group=group: progress(group, name))  # type: ignore[misc]
         _free(session)
+
+
+def _may_begin(deadline: Deadline, session: Session) -> bool:
+    """Return whether the next group may begin; of ranks the first one's clock decides."""
+    own = deadline.may_begin()
+    return own if session.peers is None else bool(exchange(session.peers, "time", own)[0])
 
 
 def _of_any_rank(reason: str | None, session: Session) -> str | None:

@@ -1,12 +1,17 @@
-"""`--time-limit`: what is not begun any more, and the reason that its records give."""
+"""`--time-limit`: when a run should be over, and what is not begun any more."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns
 
-NO_TIME_LEFT = "--time-limit was over before it was measured"
+from dsv4bench.errors import UsageError
+from dsv4bench.units import NS_PER_S
+
+UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
+LIMIT = re.compile(r"(\d+\.?\d*|\.\d+)\s*([smh]?)")
 
 
 @dataclass(slots=True)
@@ -30,3 +35,14 @@ class Deadline:
                 return False
         self._began_ns = now_ns
         return True
+
+
+def deadline_ns(text: str, now_ns: Callable[[], int] = monotonic_ns) -> int | None:
+    """Return when the time of `--time-limit` text ("600", "10m", "1.5h") is over that begins now; None for ""."""
+    if not text:
+        return None
+    found = LIMIT.fullmatch(text.strip())
+    limit_ns = round(float(found[1]) * UNITS_S[found[2]] * NS_PER_S) if found else 0
+    if not limit_ns:
+        raise UsageError(f"--time-limit {text}: expected seconds above 0, or minutes or hours as 10m and 1.5h")
+    return now_ns() + limit_ns

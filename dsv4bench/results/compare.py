@@ -14,10 +14,12 @@ from typing import Any
 from dsv4bench.results.counts import added
 from dsv4bench.results.record import LAUNCH_BOUND, Record
 from dsv4bench.results.stats import CONFIDENCE, Interval, median_interval, paired_difference
+from dsv4bench.results.store import NO_TIME_LEFT
 from dsv4bench.units import format_count, format_ns
 
 PLACE = ("--out", "--resume")  # where a run writes
 SHARE = "--shard"  # how much of its plan one process runs
+LIMIT = "--time-limit"  # by when it should be over
 CALL_BY_CALL = ("eager", "graph")  # modes whose dequants the host submits: a full graph is one launch
 HOW_CAPTURED = ("graph-mode", "breaks", "break-outputs")  # an eager step has none of these
 NOT_RESOLVABLE = "not resolvable here"
@@ -92,11 +94,13 @@ def latest(records: Iterable[Record]) -> list[Record]:
     """Return the last record of every cell, machine and command, in the order of their first appearance.
 
     A cell that two commands measured is two cells: each was interleaved with its own neighbours. So is each side of
-    each pair of `ab`.
+    each pair of `ab`. What a time limit left out gives way to any other record.
     """
     found: dict[tuple[str, ...], Record] = {}
     for record in records:
-        found[(record.key, record.label, record.engine, record.machine, _command(record), _side(record))] = record
+        cell = (record.key, record.label, record.engine, record.machine, _command(record), _side(record))
+        if record.reason != NO_TIME_LEFT or cell not in found:
+            found[cell] = record
     return list(found.values())
 
 
@@ -115,8 +119,12 @@ def _command(record: Record) -> str:
 
 
 def without_place(arguments: Sequence[str]) -> list[str]:
-    """Return a command's arguments without where it wrote and which share it ran: resumed or dealt, it is the same."""
-    return without(arguments, (*PLACE, SHARE))
+    """Return a command's arguments without where it wrote and which share it ran: resumed or dealt, it is the same.
+
+    So it is with another time limit; but that of `ab` decides how many pairs a cell has.
+    """
+    limit = (LIMIT,) if arguments[1:2] == ["prefill"] else ()
+    return without(arguments, (*PLACE, SHARE, *limit))
 
 
 def without(arguments: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from dsv4bench.results.record import Record
 from dsv4bench.results.schema import decode, encode
 
 TIME_FORMAT = "%Y%m%dT%H%M%SZ"
+NO_TIME_LEFT = "--time-limit was over before it was measured"  # the reason of a record of what is still to be done
 
 Told = TypeVar("Told")
 
@@ -114,8 +115,8 @@ def record_files(path: Path) -> list[Path]:
 
 
 def finished_keys(path: Path) -> set[str]:
-    """Return the keys of all cells that have a record under `path`, whatever its status."""
-    return {record.key for record in read_records(path).records}
+    """Return the keys of all cells that have a record under `path`, but for those that a time limit left out."""
+    return {record.key for record in read_records(path).records if record.reason != NO_TIME_LEFT}
 
 
 def _new_file(directory: Path) -> tuple[Path, int]:

@@ -7,12 +7,16 @@ import pytest
 import torch
 
 from dsv4bench.profiling import sweep
+from dsv4bench.profiling.time_limit import Deadline
 from dsv4bench.profiling.timing import QUICK
 from dsv4bench.results.compare import compare, pairs
+from dsv4bench.results.record import Record
+from dsv4bench.results.store import NO_TIME_LEFT
 from dsv4bench.workloads.geometry import V41_FLASH_MINI
 from dsv4bench.workloads.model import weight_bytes
 from dsv4bench.workloads.rank_weights import rank_weights
 from tests.profiling.small_groups import COMMIT, TINY, FakeClock, groups, session
+from tests.profiling.thread_peers import on_ranks
 
 
 @pytest.fixture
@@ -174,6 +178,34 @@ def test_a_group_gives_its_memory_back_before_the_next_one(monkeypatch, pretend,
     list(sweep.run(plan(batch="1,2"), session(device=torch.device(device), free_bytes=1)))
     assert events.count("collect") == 2
     assert events.count("empty") == emptied
+
+
+# what the time limit leaves out
+
+
+def times(*seconds):
+    """A deadline at 10 for a run whose groups begin, or would, at these times."""
+    return Deadline(10, iter(seconds).__next__)
+
+
+def test_groups_that_would_end_after_the_time_limit_are_records_of_that(pretend, weights):
+    found = list(sweep.run(plan(batch="1,2,3,4", reuse="on", graph=False), session(), deadline=times(0, 4, 7, 8)))
+    assert found[:2] == [[8], [16]]
+    left_out = [one for group in found[2:] for one in group]
+    assert [(one.status, one.reason) for one in left_out] == [("skipped", NO_TIME_LEFT)] * 2
+    assert [one.batch["requests"] for one in left_out] == [3, 4]
+
+
+def test_of_ranks_the_first_ones_clock_decides(pretend):
+    clocks = {0: (0, 4, 7), 1: (0, 1, 2)}
+
+    def work(peers):
+        cells = plan(batch="2,4,6", dep="2", reuse="on", graph=False)
+        found = sweep.run(cells, session(peers=peers, free_bytes=1), deadline=times(*clocks[peers.rank]))
+        return [one.reason if isinstance(one, Record) else one for group in found for one in group]
+
+    first, second = on_ranks(2, work)
+    assert first == second == [16, 32, NO_TIME_LEFT]
 
 
 # the rest of the model's weights, with --mem-fraction

@@ -6,6 +6,7 @@ import pytest
 
 from dsv4bench.results.compare import Pair, calls_left_out, compare, latest, pairs, predicted_difference_ns
 from dsv4bench.results.record import Record
+from dsv4bench.results.store import NO_TIME_LEFT
 from tests.results.synthetic import counts, lost, ramp, record, row, sweep, with_variant
 
 
@@ -76,6 +77,12 @@ def test_the_last_record_of_a_cell_counts():
     assert latest([first, again]) == [again]
     assert latest([again, first, record(batch=2)]) == [first, record(batch=2)]
     assert [pair.after for pair in pairs([first, again], "reuse", "off", "on")] == [again]
+
+
+def test_what_a_time_limit_left_out_counts_only_where_there_is_nothing_else():
+    left_out, measured = lost("skipped", NO_TIME_LEFT), record()
+    assert latest([measured, left_out]) == latest([left_out, measured]) == [measured]
+    assert latest([left_out, left_out]) == [left_out]
 
 
 def test_a_difference_has_its_interval_and_the_predicted_one_beside_it():
