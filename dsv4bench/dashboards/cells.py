@@ -16,6 +16,7 @@ Thing = TypeVar("Thing")
 _AMOUNT = re.compile(r"\d+%|\d+(?= attributed)")  # what two sentences may differ in and still say the same
 # named by the table's own columns or, the last one, as the number of ranks
 SHOWN_SWITCHES = ("reuse", "graph", "graph-mode", "breaks", "break-outputs", "dep-simulated")
+PADDED = "rows live/padded: new tokens, and what they are with the padding of graphs, of all forwards and ranks"
 STAND_INS = ("moe", "mhc")  # that they are off is said by what of a layer the step is
 
 
@@ -80,6 +81,11 @@ def rows_text(record: Record) -> str:
     if rows is None:
         return ""
     return f"{rows}/{padded}" if padded and padded > rows else f"{rows}"
+
+
+def rows_notes(records: Iterable[Record]) -> list[str]:
+    """Return what the two numbers of `rows_text` are, where some record has two."""
+    return [PADDED] if any("/" in rows_text(record) for record in records) else []
 
 
 def rows_beside(record: Record) -> str:

@@ -11,6 +11,7 @@ from dsv4bench.dashboards.cells import (
     heading,
     notes_of,
     records_of,
+    rows_notes,
     said_of,
     section,
     settings,
@@ -60,7 +61,8 @@ def _table(same: Sequence[Pair]) -> Table:
     records = records_of(same)
     title = heading(f"Exchange of rows, {sides_run(same)}", same[0].any)
     less = said_of(records, lambda one: [LEFT_OUT] if _told(one) and not _ranks(one) else [])
-    return Table(title, columns, tuple(rows), (settings(same[0].any), *NOTES, *less, *notes_of(records)))
+    notes = (settings(same[0].any), *rows_notes(records), *NOTES, *less, *notes_of(records))
+    return Table(title, columns, tuple(rows), notes)
 
 
 def _rows(pair: Pair, both: bool, scale: int) -> list[tuple[Cell, ...]]:

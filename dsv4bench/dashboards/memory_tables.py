@@ -12,6 +12,7 @@ from dsv4bench.dashboards.cells import (
     mode_notes,
     notes_of,
     records_of,
+    rows_notes,
     said_of,
     section,
     settings,
@@ -55,7 +56,7 @@ def _memory_table(same: Sequence[Pair]) -> Table:
         *(Column("", _names(name)) for name in GRAPH.values()),
     )
     notes = [settings(same[0].any), SUBMIT_NOTE, *said_of(records, _failed_checks)]
-    notes += [*mode_notes(records), *notes_of(records)]
+    notes += [*rows_notes(records), *mode_notes(records), *notes_of(records)]
     title = heading(f"Host submit, memory and checks, {sides_run(same)}", same[0].any)
     return Table(title, columns, tuple(_memory_row(pair, scale, both_ran(same), mode) for pair in same), tuple(notes))
 

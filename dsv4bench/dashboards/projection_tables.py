@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dsv4bench.dashboards.cells import batch_text, grouped, mode_text, rows_text
+from dsv4bench.dashboards.cells import batch_text, grouped, mode_text, rows_notes, rows_text
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.peaks import Device
 from dsv4bench.results.projected import Model, Projected, scaled_text
@@ -64,7 +64,8 @@ def _step_table(projected: Sequence[Projected], targets: Sequence[Device]) -> Ta
     title = (
         f"Step time projected on {', '.join(one.word.upper() for one in targets)} (modelled) from {model.fit.machine}"
     )
-    return Table(title, columns, tuple(rows), (*_settings(records, shown, prefixes), *_step_notes(projected)))
+    notes = (*_settings(records, shown, prefixes), *rows_notes(records), *_step_notes(projected))
+    return Table(title, columns, tuple(rows), notes)
 
 
 def _workload(record: Record) -> tuple[Cell, ...]:

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsv4bench.dashboards.cells import both_ran, grouped, heading, notes_of, records_of, section, settings, sides_run
+from dsv4bench.dashboards.cells import (
+    both_ran,
+    grouped,
+    heading,
+    notes_of,
+    records_of,
+    rows_notes,
+    section,
+    settings,
+    sides_run,
+)
 from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells
@@ -28,7 +38,8 @@ def rank_launch_tables(compared: Sequence[Pair]) -> list[Table]:
 
 
 def _table(same: Sequence[Pair]) -> Table:
-    size = max(record.ranks for record in records_of(same))
+    records = records_of(same)
+    size = max(record.ranks for record in records)
     sides = ("before", "after")
     columns = (
         *CELL_COLUMNS,
@@ -38,7 +49,7 @@ def _table(same: Sequence[Pair]) -> Table:
     rows = [row for pair in same for row in _rows(pair, size, both_ran(same))]
     whose, notes = ("each rank", NOTES) if size > 1 else ("the one rank", (LAUNCHES,))
     title = heading(f"Launches of {whose}, {sides_run(same)}", same[0].any)
-    return Table(title, columns, tuple(rows), (settings(same[0].any), *notes, *notes_of(records_of(same))))
+    return Table(title, columns, tuple(rows), (settings(same[0].any), *rows_notes(records), *notes, *notes_of(records)))
 
 
 def _rows(pair: Pair, size: int, both: bool) -> list[tuple[Cell, ...]]:

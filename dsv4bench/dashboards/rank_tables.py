@@ -13,6 +13,7 @@ from dsv4bench.dashboards.cells import (
     notes_of,
     rank_rows,
     records_of,
+    rows_notes,
     section,
     settings,
     short_modes,
@@ -57,7 +58,7 @@ def _rank_table(same: Sequence[Pair]) -> Table:
     mode = short_modes(records)
     text = partial(sides_text, both_ran(same))
     rows = [row for pair, sides in times for row in _rank_rows(pair, sides, scale, mode, text)]
-    lines = (*mode_notes(records), *notes_of(records))
+    lines = (*rows_notes(records), *mode_notes(records), *notes_of(records))
     title = heading(f"Ranks, {sides_title(same)}", same[0].any)
     live = [LIVE_NOTE] if any(rank_rows(pair.any) for pair in same) else []
     return Table(title, columns, tuple(rows), (settings(same[0].any), *live, *NOTES, *lines))

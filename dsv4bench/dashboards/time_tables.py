@@ -14,6 +14,7 @@ from dsv4bench.dashboards.cells import (
     notes_of,
     provenance,
     records_of,
+    rows_notes,
     rows_text,
     said_of,
     section,
@@ -62,7 +63,7 @@ def time_table(title: str, sides: tuple[str, str], compared: Sequence[Comparison
     rows = tuple(_time_row(one, scale, mode) for one in compared)
     found = [*_rows_alike(rows), *_unresolved_notes(compared)]
     found += [*said_of(records, lambda record: record.flags), *_reasons(records)]
-    return Table(title, columns, rows, (*notes, *mode_notes(records), *found))
+    return Table(title, columns, rows, (*notes, *rows_notes(records), *mode_notes(records), *found))
 
 
 def side_columns(sides: tuple[str, str], pairs: Sequence[Pair], unit: str) -> list[Column]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dsv4bench.dashboards.cells import cells_text, grouped, heading
+from dsv4bench.dashboards.cells import cells_text, grouped, heading, rows_notes
 from dsv4bench.dashboards.time_tables import prediction_notes
 from dsv4bench.dashboards.trial_cells import family, modes, said_of_trials, side_records
 from dsv4bench.results.compare import NOT_RESOLVABLE, Pair
@@ -52,6 +52,7 @@ def trust_notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Seque
         f"± the farther bound of the 95 % interval over pairs{few}; {_how_judged(same, every)}",
         *(["; ".join(prediction_notes(sides))] if predicted else []),
         *_explained_notes(same),
+        *rows_notes(verdict.trial.any for verdict in same),
         *_clock_notes(same),
         *_flag_notes(same),
         *_floor_notes(same, floors),

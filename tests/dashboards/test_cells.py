@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dsv4bench.dashboards.cells import said_of
+from dsv4bench.dashboards.cells import PADDED, rows_notes, said_of
+from dsv4bench.dashboards.render import plain
+from dsv4bench.dashboards.tables import tables
 from tests.results.synthetic import NOTHING, record
 
 
@@ -62,3 +64,16 @@ def test_what_is_said_of_a_whole_part_names_the_part(cells, said):
 def test_sentences_that_differ_in_shares_or_counts_are_one(texts, said):
     records = [replace(record(batch), note=[text]) for batch, text in enumerate(texts, start=1)]
     assert said_of(records, lambda one: one.note) == said
+
+
+def test_tables_that_show_padded_rows_say_what_the_two_numbers_are():
+    cells = [record(batch, reuse, graph=True) for batch in (1, 8) for reuse in ("off", "on")]
+    padded = [replace(one, batch={**one.batch, "rows": 1000, "padded_rows": 1024}) for one in cells]
+    found = tables(padded)
+    shows = ["1000/1024" in plain(table) for table in found]
+    assert shows.count(True) == 2  # of times and of memory
+    assert [PADDED in table.notes for table in found] == shows
+
+
+def test_rows_without_padding_need_no_note():
+    assert rows_notes([record(1), record(8)]) == []

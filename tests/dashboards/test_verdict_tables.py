@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from dsv4bench.dashboards.cells import PADDED
 from dsv4bench.dashboards.verdict_tables import verdict_tables
 from dsv4bench.results.noise_floor import Floor
 from dsv4bench.results.trials import trials
@@ -99,7 +100,9 @@ def test_rows_are_shown_where_the_batch_does_not_say_them():
     plain, padded = both(), both(facts={"extend": 1000, "rows": 1000})
     mixed = both(facts={"requests": 4, "extend": None, "source": "lengths.jsonl"})
     assert "rows" not in [one.title for one in only([judged(plain)]).shown()[0]]
-    assert column(only([judged(plain), judged(padded)]), "rows") == ["", "1000/1024"]
+    table = only([judged(plain), judged(padded)])
+    assert column(table, "rows") == ["", "1000/1024"]
+    assert PADDED in table.notes
     assert column(only([judged(mixed)]), "batch") == ["4"]
     assert column(only([judged(mixed)]), "rows") == ["1024"]
 
