@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import filterfalse
 from typing import Any
 
 from dsv4bench.dashboards.cells import batch_text, grouped, said_of
@@ -15,7 +16,7 @@ from dsv4bench.dashboards.table import Column, printable
 from dsv4bench.dashboards.trial_cells import modes, said_of_trials, side_records
 from dsv4bench.results.compare import NOT_RESOLVABLE, without_place
 from dsv4bench.results.pinned import pinned, source_option
-from dsv4bench.results.record import Record
+from dsv4bench.results.record import BESIDE, Record
 from dsv4bench.results.trials import ONE_PROCESS, SIDES
 from dsv4bench.results.verdict import Verdict
 from dsv4bench.units import format_bytes, format_count
@@ -37,8 +38,13 @@ def check_lines(records: Sequence[Record]) -> list[str]:
     lines = [_heads_line([check for _, check in same]) for same in named if _name(same) == HEADS]
     lines = lines or ["- reused heads: not checked (no side that ran reuses any)"]
     lines += [_passed_line(_name(same), [check for _, check in same]) for same in named if _name(same) != HEADS]
+    lines += map(item, said_of(records, lambda record: filter(_is_beside, record.note)))
     wrong = said_of(records, lambda record: [_said(check) for check in record.checks if not check["passed"]])
     return [*(f"- **WRONG** {prose(text)}" for text in wrong), *lines]
+
+
+def _is_beside(note: str) -> bool:
+    return note.startswith(BESIDE)
 
 
 def _name(same: Sequence[tuple[Record, Mapping[str, Any]]]) -> str:
@@ -116,7 +122,7 @@ def unmeasured_lines(verdicts: Sequence[Verdict]) -> list[str]:
     """Return what a reader must not take these numbers for, and every cell without a verdict or beyond resolution."""
     records = [record for one in verdicts for record in side_records(one.trial)]
     ranks = sorted({record.ranks for record in records})
-    lines = said_of(records, lambda record: record.note)
+    lines = said_of(records, lambda record: filterfalse(_is_beside, record.note))
     lines += ["one rank: no communication, no other ranks to wait for"] if ranks == [1] else []
     lines += [f"{' or '.join(map(str, ranks))} ranks, run one after another on one device"] if ranks != [1] else []
     lines += ["no GPU: these are times of the CPU reference"] if any(r.engine != "gpu" for r in records) else []

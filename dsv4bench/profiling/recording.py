@@ -13,6 +13,7 @@ from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import StopRule, Timing
+from dsv4bench.profiling.verify_pass import beside_first_provider
 from dsv4bench.results.record import LAUNCH_BOUND, Record
 from dsv4bench.units import format_ns, format_percent
 from dsv4bench.workloads.batch import Batch, Request
@@ -124,7 +125,7 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
         found.append(f"simulated: {cell.ranks} ranks one after another on one device; the step is the slowest rank's")
     if cell.dep:
         found.append(_processes(cell))
-    found += _own(run, group)
+    found += [*_own(run, group), *beside_first_provider(group, run)]
     if run.live and run.timings and (warm := _unsettled(run)) is not None:
         found.append(warm)
     return found

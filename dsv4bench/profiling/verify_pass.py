@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from dsv4bench.profiling import verify
 from dsv4bench.profiling.capture import run_pieces
-from dsv4bench.profiling.cell_run import Side
+from dsv4bench.profiling.cell_run import CellRun, Side
 from dsv4bench.profiling.moe_check import check_moe
 from dsv4bench.profiling.verify import Check, KernelAudit, Seen
+from dsv4bench.results.record import BESIDE
 from dsv4bench.workloads.forward import Forward
 from dsv4bench.workloads.model import reuse_saving
 from dsv4bench.workloads.step import Step
@@ -39,6 +40,16 @@ def verify_side(group: GroupRun, side: Side, again: bool) -> None:
             if run.key == key:
                 for check in checks:
                     run.add(replace(check, name=check.name + suffix))
+
+
+def beside_first_provider(group: GroupRun, run: CellRun) -> list[str]:
+    """Return a line comparing a cell's outputs with those of the group's first provider; no verdict on either."""
+    reuse, (compressor, provider) = run.key
+    first = group.runs[0].cell.variant.provider
+    own, other = (group.seen.get((reuse, (compressor, one))) for one in (provider, first))
+    if provider == first or own is None or other is None:
+        return []
+    return [f"{BESIDE}{first}: {verify.compare('', own, other).detail}"]
 
 
 def _observe(group: GroupRun, step: Step, audit: bool) -> tuple[list[Check], Seen]:

@@ -17,6 +17,9 @@ ROWS = ("counts", "checks", "rank_samples_ns")  # lists of objects
 CLASSES = ("calls", "kernels", "copies", "sets", "aten_ops")
 # the metric that stands for a cell's step time: the first of these that was measured
 STEP_METRICS = ("graph_replay", "step_period", "kernel_cold")
+BESIDE = (
+    "outputs beside provider "  # how the note begins that compares them with another provider's of the same process
+)
 LAUNCH_BOUND = "launch-bound"  # the flag of a step whose whole time the host needs to enqueue it
 
 Samples = dict[str, list[int]]

@@ -293,6 +293,13 @@ def test_without_such_a_check_no_head_is_claimed():
     assert "- reused heads: not checked" in block(sided([record(reuse="off"), record()]))
 
 
+def test_outputs_of_two_providers_are_correctness_and_not_a_thing_that_was_not_measured():
+    equal = "outputs beside provider triton: 41 layer outputs and 51 caches and rings are byte-equal"
+    text = block(sided([record(reuse="off"), record(note=[equal])]))
+    assert f"- {equal} (eager, batch 1 x 1024)" in lines_after(text, "Correctness")
+    assert "beside" not in text.split("#### Not measured")[1]
+
+
 def test_a_wrong_cell_has_no_verdict_no_time_and_comes_first():
     records, verdicts = trees()
     text = pr_block(records, verdicts, ())

@@ -10,6 +10,7 @@ from dsv4bench.errors import CellSkipped
 from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.clocks import Nvml
 from dsv4bench.profiling.group import GroupRun
+from dsv4bench.profiling.recording import notes
 from dsv4bench.profiling.verify import Check
 from dsv4bench.ranges import Silent
 from dsv4bench.workloads import providers
@@ -161,6 +162,17 @@ def test_two_providers_share_pools_and_run_each_its_own_kernels(two_providers):
         ["kernels against torch"],
         ["reused heads", "kernels against torch", "outputs, reuse on and off"],
     ]
+    equal = "outputs beside provider torch: 4 layer outputs and 9 caches and rings are byte-equal"
+    assert [[line for line in notes(cell, run) if "beside" in line] for cell in run.runs] == [[], [], [equal], [equal]]
+
+
+def test_outputs_of_another_provider_are_compared_without_a_verdict(two_providers):
+    run = two_providers(RIGHT)
+    passes(run)
+    key = run.runs[3].key
+    run.seen[key] = replace(run.seen[key], layers=run.seen[key].layers[:1] + run.seen[key].layers[:0:-1])
+    assert "outputs beside provider torch: 2 of 4 layer outputs differ, first is number 1" in notes(run.runs[3], run)
+    assert run.runs[3].status == "ok"
 
 
 @pytest.mark.parametrize(
