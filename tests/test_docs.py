@@ -23,7 +23,7 @@ SAYS = {
     "00_one_kernel": "torch: runs on a CPU",
     "01_layers_and_sources": "together 38\nafter, one per source: {2: 1, 8: 1, 14: 1, 20: 1} together 4",
     "02_a_shared_head": "layer 3: reuse the head of (427, 1, 512)\nlayer 8: dequantise the head of (427, 1, 512)",
-    "03_plan_run_frame": "1.0          2   1\n3.0          2   1",
+    "03_plan_run_frame": "1            2   1\n3            2   1",
     "04_a_slow_kernel": "27 us in each of 80 calls add 1% to a step of 216 ms",
 }
 

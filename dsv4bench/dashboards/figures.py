@@ -123,8 +123,7 @@ def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return frames one under the other, without the names of sides, which are reuse off and on in all."""
     import pandas as pd
 
-    rows = [row for frame in frames for row in frame.to_dict("records")]
-    return pd.DataFrame(rows).drop(columns=["before_side", "after_side"], errors="ignore")
+    return pd.concat(frames, ignore_index=True).drop(columns=["before_side", "after_side"], errors="ignore")
 
 
 def _parts(

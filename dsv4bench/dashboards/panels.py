@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dsv4bench.dashboards.cells import grouped, mode_text, mode_words
 from dsv4bench.dashboards.style import arrow
@@ -57,7 +57,7 @@ def sections(frame: pd.DataFrame, *apart: str, together: Sequence[str] = ()) -> 
 
 def _parts(frame: pd.DataFrame, keys: Sequence[str]) -> list[tuple[tuple[object, ...], pd.DataFrame]]:
     """Return the parts of a frame with equal `keys`, with their values."""
-    return list(frame.groupby(list(keys), sort=False, dropna=False)) if keys else [((), frame)]
+    return list(frame.groupby(list(keys), sort=False, dropna=False, observed=True)) if keys else [((), frame)]
 
 
 def _telling(keys: Sequence[str], values: Sequence[tuple[object, ...]]) -> list[int]:
@@ -80,7 +80,7 @@ def _lengths(part: pd.DataFrame, together: Sequence[str]) -> list[str]:
 def _runs(part: pd.DataFrame, together: Sequence[str]) -> list[tuple[str, pd.DataFrame]]:
     """Return the first measurements of all cells, then the second ones, ...: a line passes each batch once."""
     place = [name for name in (*PLACE, "extend", *together) if name in part]
-    times = part.groupby(place, dropna=False).cumcount()
+    times = part.groupby(place, dropna=False, observed=True).cumcount()
     return [("" if not time else f"-run-{time + 1}", part[times == time]) for time in range(times.max() + 1)]
 
 
@@ -123,12 +123,13 @@ def _place(mode: str) -> int:
     return [*MODES, mode].index(mode)
 
 
-def _words(name: str, value: object) -> str:
+def _words(name: str, value: Any) -> str:
     """Return a setting as the end of a file's name, e.g. "-prefix-8192"; nothing for a value that is not there."""
-    if value is None or value != value:  # NaN
+    from pandas import isna
+
+    if isna(value):
         return ""
-    # a column of whole numbers with a gap in it holds floats
-    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    text = str(value)
     return file_words(f"-{name}-{text[:COMMIT_CHARACTERS] if name == 'commit' else text}")
 
 

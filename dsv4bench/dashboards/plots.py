@@ -206,18 +206,13 @@ def _draw(axes: Axes, rows: pd.DataFrame, across: str, name: str, scale: int, **
     draw_intervals(axes, list(rows[across]), bounds, **style)
 
 
-def _word(value: object) -> str:
-    """Return a switch's value; a whole number is a float where other rows of the frame have none."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _title(frame: pd.DataFrame) -> str:
     first = frame.iloc[0]
     days = sorted({str(created)[:10] for created in frame["created"]})
-    prefix = "" if frame["prefix"].isna().any() else f", prefix {int(first['prefix'])}"
+    prefix = "" if frame["prefix"].isna().any() else f", prefix {first['prefix']}"
     compressor = " and ".join(frame["compressor"].unique())
     said = first.reindex([*USUAL]).dropna()
-    more = "".join(f", {name} {_word(said[name])}" for name in said.index if said[name] != USUAL[str(name)])
+    more = "".join(f", {name} {said[name]}" for name in said.index if said[name] != USUAL[str(name)])
     what = f"Attention stack of {first['geometry']}: kv {first['kv']}, compressor {compressor}{prefix}{more}"
     day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     engines = ", ".join(frame["engine"].unique())

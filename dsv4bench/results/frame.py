@@ -44,9 +44,12 @@ def frame(records: Iterable[Record]) -> pd.DataFrame:
 
 def columns(records: Iterable[Told]) -> Columns:
     """Return the columns of `frame` as lists of plain values; what a record does not say is None."""
-    rows = [{**_cell(record), **_code(record), **_seen(record)} for record in records]
+    return _columns([{**_cell(record), **_code(record), **_seen(record)} for record in records])
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> Columns:
     nothing: dict[str, Any] = dict.fromkeys(chain.from_iterable(rows))
-    whole = [(nothing | row).values() for row in rows]  # in the order of `nothing`
+    whole = [{**nothing, **row}.values() for row in rows]  # in the order of `nothing`
     return {name: list(values) for name, values in zip(nothing, zip(*whole, strict=True), strict=True)}
 
 
@@ -59,13 +62,18 @@ def typed(found: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
     return pd.DataFrame({name: _typed(name, values) for name, values in found.items()})
 
 
+def _table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    return typed(_columns([*rows]))
+
+
 def comparison_frame(
     records: Iterable[Record], switch: str = "reuse", before: str = "off", after: str = "on"
 ) -> pd.DataFrame:
     """Return one row per pair of records that differ in `switch`: before, after and their difference.
 
     Columns before, after and difference end in _ns, _low_ns and _high_ns; `unresolved` says why a difference cannot be
-    told from noise; `predicted_ns` is the predicted difference. NaN where a side was not run or has no time.
+    told from noise; `predicted_ns` is the predicted difference. NaN where a side was not run or has no time. The types
+    are those of `typed`.
     """
     rows = []
     for pair in pairs(records, switch, before, after):
@@ -81,7 +89,7 @@ def comparison_frame(
         words |= {f"{side}_status": one.status if one else None for side, one in zip(SIDES, _both(pair), strict=True)}
         what = {**_cell(pair.any), **_code(pair.any)}
         rows.append({**what, **{name: _number(value) for name, value in numbers.items()}, **words})
-    return pd.DataFrame(rows)
+    return _table(rows)
 
 
 def verdict_frame(verdicts: Iterable[Verdict]) -> pd.DataFrame:
@@ -90,7 +98,7 @@ def verdict_frame(verdicts: Iterable[Verdict]) -> pd.DataFrame:
     `before_side` and `after_side` say what they are; change, change_low and change_high are B / A - 1 with its
     interval, `least` the least effect that a verdict may name, as a share of A's time.
     """
-    return pd.DataFrame([_verdict_row(verdict) for verdict in verdicts])
+    return _table(_verdict_row(verdict) for verdict in verdicts)
 
 
 def _verdict_row(one: Verdict) -> dict[str, Any]:
@@ -116,14 +124,14 @@ def _verdict_row(one: Verdict) -> dict[str, Any]:
 
 def device_time_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Return one row per device time of every cell's last record: what ran, op, kv_source, where, device_ns."""
-    return pd.DataFrame(
-        [{**_cell(record), **row} for record in latest(records) for row in (record.device_time or {}).get("rows", ())]
+    return _table(
+        {**_cell(record), **row} for record in latest(records) for row in (record.device_time or {}).get("rows", ())
     )
 
 
 def counts_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Return one row per count of every cell's last record: what ran, op, kv_source, where and the classes."""
-    return pd.DataFrame([{**_cell(record), **row} for record in latest(records) for row in record.counts])
+    return _table({**_cell(record), **row} for record in latest(records) for row in record.counts)
 
 
 def _both(pair: Pair) -> tuple[Record | None, Record | None]:

@@ -102,6 +102,34 @@ def test_device_times_are_rows_with_the_cell_that_they_are_of():
     )
 
 
+OF_RECORDS = {
+    "records": frame,
+    "comparisons": comparison_frame,
+    "verdicts": lambda records: verdict_frame([_judged_of(one) for one in records]),
+    "device times": device_time_frame,
+    "counts": counts_frame,
+}
+DEVICE_TIME = {"rows": [{"op": "store", "kv_source": None, "where": "segment", "device_ns": 500, "operations": 3}]}
+
+
+def _judged_of(one):
+    verdict = judged()[0]
+    side = replace(one, ab=verdict.trial.any.ab)
+    return replace(verdict, trial=replace(verdict.trial, a=side, b=side))
+
+
+@pytest.mark.parametrize("made", OF_RECORDS.values(), ids=OF_RECORDS)
+def test_a_whole_number_that_some_rows_lack_stays_one_in_every_frame(made):
+    """Ranks of `--dep` are in records of real ranks alone, and the prefix of recorded requests in none."""
+    alone = replace(record(2, device_time=DEVICE_TIME), batch={**record(2).batch, "prefix": None})
+    found = made([with_variant(record(1, device_time=DEVICE_TIME), dep=4), alone])
+    assert {name: str(found[name].dtype) for name in ("dep", "prefix", "rows", "graph", "kv", "key")} == {
+        "dep": "Int64", "prefix": "Int64", "rows": "Int64", "graph": "boolean", "kv": "category", "key": "string",
+    }  # fmt: skip
+    first, last = found.iloc[0], found.iloc[-1]
+    assert (str(first["dep"]), str(first["prefix"]), last["dep"], last["prefix"]) == ("4", "8192", pd.NA, pd.NA)
+
+
 def test_nothing_gives_empty_frames():
     assert frame([]).empty
     assert comparison_frame([]).empty
