@@ -55,7 +55,7 @@ def prefill(
     b_env: ab_options.EnvironmentB = "",
     min_effect: ab_options.Effect = "",
     aa: ab_options.Same = False,
-    time_limit: ab_options.TimeLimit = None,
+    time_limit: ab_options.TimeLimit = "",
     gate: ab_options.Gate = False,
     strict: ab_options.Strict = False,
     md: ab_options.Markdown = "",

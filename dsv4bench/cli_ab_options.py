@@ -58,8 +58,8 @@ Effect = Annotated[
 ]
 Same = Annotated[bool, typer.Option("--aa", help="Both sides are a: the noise floor of this machine.")]
 TimeLimit = Annotated[
-    str | None,
-    typer.Option("--time-limit", metavar="S", help="Take no more pairs than so many seconds allow. [no limit]"),
+    str,
+    typer.Option("--time-limit", metavar="S|10m", help="Take no more pairs than that time allows. [no limit]"),
 ]
 Gate = Annotated[bool, typer.Option("--gate", help="Exit with 1 if a cell is SLOWER.")]
 Strict = Annotated[bool, typer.Option("--strict", help="With --gate: exit with 3 if a cell is INCONCLUSIVE.")]

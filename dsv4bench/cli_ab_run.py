@@ -124,7 +124,7 @@ def _title(experiment: Experiment, pair: int, side: str) -> str:
     return f"[pair {pair + 1}/{experiment.pairs}] {side}{f': {what}' if what else ''}"
 
 
-def _why(stop: str, limit: str | None) -> list[str]:
+def _why(stop: str, limit: str) -> list[str]:
     """Return a line about an end before all pairs, or none."""
     said = {
         TIME_LIMIT: f"stopped at --time-limit {limit}: cells have fewer pairs than were asked for",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +11,11 @@ from dsv4bench.cli import AXES
 from dsv4bench.cli_ab_sources import Place, place_texts, places
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling.ab_experiment import Experiment
+from dsv4bench.profiling.time_limit import parse_time_limit
 from dsv4bench.results.trials import SIDES
 from dsv4bench.results.verdict import MinEffect, parse_min_effect
 from dsv4bench.results.verdict_stats import pairs_needed
-from dsv4bench.units import NS_PER_S, format_count
+from dsv4bench.units import format_count
 from dsv4bench.workloads.cells import cells
 from dsv4bench.workloads.options import PrefillArguments, PrefillOptions, prefill_options, resolve_device, whole
 from dsv4bench.workloads.sides import Switches, Two, both_sides, check_sides, parse_side, side_text, two_sides
@@ -67,7 +67,9 @@ def set_up(typed: Typed, scratch: Path) -> Setup:
     )
     notes = (*options.notes, *(["one warm-up before the samples of a process"] if options.quick else []))
     told = (*_told(experiment, len(twos), apart), *_idle_trees(where, twos))
-    return Setup(experiment, twos, arguments, options, switches, where, _limit_ns(typed["time_limit"]), notes, told)
+    return Setup(
+        experiment, twos, arguments, options, switches, where, parse_time_limit(typed["time_limit"]), notes, told
+    )
 
 
 def _sides(typed: Typed, device: str, scratch: Path) -> tuple[dict[str, Switches], dict[str, Place]]:
@@ -103,19 +105,6 @@ def _min_effect(text: str) -> MinEffect | None:
 
 def _pairs(text: str | None, usual: int | None) -> int | None:
     return usual if text is None else whole("--pairs", text, least=1)
-
-
-def _limit_ns(text: str | None) -> int | None:
-    """Return the nanoseconds of --time-limit, or None where there is none."""
-    if text is None:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise UsageError(f"--time-limit {text}: expected seconds, a number above 0")
-    return round(seconds * NS_PER_S)
 
 
 def _told(experiment: Experiment, cells: int, apart: list[str]) -> tuple[str, ...]:

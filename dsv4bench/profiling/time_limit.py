@@ -38,11 +38,17 @@ class Deadline:
 
 
 def deadline_ns(text: str, now_ns: Callable[[], int] = monotonic_ns) -> int | None:
-    """Return when the time of `--time-limit` text ("600", "10m", "1.5h") is over that begins now; None for ""."""
+    """Return when the time of `--time-limit` text is over that begins now; None for ""."""
+    limit_ns = parse_time_limit(text)
+    return None if limit_ns is None else now_ns() + limit_ns
+
+
+def parse_time_limit(text: str) -> int | None:
+    """Return the nanoseconds of `--time-limit` text: "600", "10m", "1.5h"; None for ""."""
     if not text:
         return None
     found = LIMIT.fullmatch(text.strip())
     limit_ns = round(float(found[1]) * UNITS_S[found[2]] * NS_PER_S) if found else 0
     if not limit_ns:
         raise UsageError(f"--time-limit {text}: expected seconds above 0, or minutes or hours as 10m and 1.5h")
-    return now_ns() + limit_ns
+    return limit_ns
