@@ -13,7 +13,7 @@ from dsv4bench.cli import FAILED, INCOMPLETE, NOTHING, OK
 from dsv4bench.dashboards.cells import grouped
 from dsv4bench.dashboards.compare_tables import BY, stored_tables
 from dsv4bench.dashboards.render import show_tables
-from dsv4bench.dashboards.stored_cells import cell_words, which
+from dsv4bench.dashboards.stored_cells import cell_words, several_geometries, which
 from dsv4bench.errors import UsageError, nearest
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import read_records
@@ -72,14 +72,15 @@ def _code(cells: Sequence[StoredCell]) -> int:
 
 def _gated(cells: Sequence[StoredCell], strict: bool) -> int:
     """Say on stderr what stops the gate, or what it let pass, and return its exit code."""
-    red = [line for one in cells for line in _red(one)]
+    several = several_geometries(cells)
+    red = [line for one in cells for line in _red(one, several)]
     doubts = [(TWO_MACHINES, one) for one in cells if one.two_machines]
     doubts += [(one.reason, one) for one in cells if one.refused]
     passed = [("INCONCLUSIVE", one) for one in cells if one.word == "INCONCLUSIVE"]
     passed += [(one.reason, one) for one in cells if _not_run(one)]
     passed += [("launches not counted after", one) for one in cells if _uncounted(one)]
-    tell(*(f"gate: {line}" for line in [*red, *_counted(doubts)]))
-    tell(*(f"gate: {'' if strict else 'passed: '}{line}" for line in _counted(passed)))
+    tell(*(f"gate: {line}" for line in [*red, *_counted(doubts, several)]))
+    tell(*(f"gate: {'' if strict else 'passed: '}{line}" for line in _counted(passed, several)))
     if red:
         return FAILED
     if not any(one.old and one.after_ns for one in cells):
@@ -101,20 +102,20 @@ def _counts(record: Record) -> bool:
     return bool(record.counts) if record.kernel is None else record.kernel.get("launches") is not None
 
 
-def _counted(said: Sequence[tuple[str, StoredCell]]) -> list[str]:
+def _counted(said: Sequence[tuple[str, StoredCell]], geometry: bool) -> list[str]:
     """Return one line for each reason, with its cells."""
-    return [f"{same[0][0]}: {which([one for _, one in same])}" for same in grouped(said, lambda pair: pair[0])]
+    reasons = grouped(said, lambda pair: pair[0])
+    return [f"{same[0][0]}: {which([one for _, one in same], geometry)}" for same in reasons]
 
 
-def _red(one: StoredCell) -> list[str]:
-    """Return why a cell stops the gate."""
-    found = [f"added launches: {cell_words(one.any)}: {sentence}" for sentence in one.added or ()]
+def _red(one: StoredCell, geometry: bool) -> list[str]:
+    """Return why a cell stops the gate; its name says the `geometry` where that is asked for."""
+    name = cell_words(one.any, geometry)
+    found = [f"added launches: {name}: {sentence}" for sentence in one.added or ()]
     if one.word == "SLOWER" and one.ratio:
         low, high = (format_percent(share - 1, signed=True) for share in (one.ratio.low, one.ratio.high))
-        found.append(
-            f"SLOWER: {cell_words(one.any)}: {format_percent(one.ratio.value - 1, signed=True)} [{low}, {high}]"
-        )
-    return found + ([f"no time any more: {cell_words(one.any)}: {one.reason}"] if one.lost else [])
+        found.append(f"SLOWER: {name}: {format_percent(one.ratio.value - 1, signed=True)} [{low}, {high}]")
+    return found + ([f"no time any more: {name}: {one.reason}"] if one.lost else [])
 
 
 def _plain(one: StoredCell) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from dsv4bench.dashboards.stored_cells import (
     cell_words,
     kernel_values,
     section,
+    several_geometries,
     shared_settings,
     title_of,
     which,
@@ -221,7 +222,8 @@ def _refused(cells: Sequence[StoredCell]) -> Table:
     refused = [one for one in cells if one.refused]
     facts = grouped([(found, one) for one in refused for found in one.differences], lambda pair: pair[0])
     rows = [(cell(same[0][0].what), cell(same[0][0].before), cell(same[0][0].after), cell(len(same))) for same in facts]
-    return Table("Refused: measured in ways that must not be compared", columns, tuple(rows), (which(refused),))
+    note = which(refused, several_geometries(refused))
+    return Table("Refused: measured in ways that must not be compared", columns, tuple(rows), (note,))
 
 
 def _rest(cells: Sequence[StoredCell], strangers: bool) -> Table:
@@ -230,7 +232,8 @@ def _rest(cells: Sequence[StoredCell], strangers: bool) -> Table:
     `strangers`: no cell met another, and the user may want to know by how little.
     """
     columns = tuple(Column("", (name,)) for name in ("cell", "reason"))
-    rows = tuple((cell(cell_words(one.any)), cell(one.reason)) for one in cells)
-    notes = [f"{same[0].reason}: {which(same)}" for same in grouped(cells, lambda one: one.reason)]
+    several = several_geometries(cells)
+    rows = tuple((cell(cell_words(one.any, several)), cell(one.reason)) for one in cells)
+    notes = [f"{same[0].reason}: {which(same, several)}" for same in grouped(cells, lambda one: one.reason)]
     notes += filter(None, [nearest_strangers(cells) if strangers else None])
     return Table(f"Without a comparison: {format_count(len(cells), 'cell')}", columns, rows, tuple(notes))

@@ -33,18 +33,23 @@ def shared_settings(record: Record) -> str:
     return ", ".join(filter(None, [reuse and f"reuse {reuse}", settings(record)]))
 
 
-def cell_words(record: Record) -> str:
+def several_geometries(cells: Sequence[StoredCell]) -> bool:
+    """Return whether cells that are spoken of together must be called by their geometry too."""
+    return len({one.any.geometry for one in cells if not one.any.kernel}) > 1
+
+
+def cell_words(record: Record, geometry: bool = False) -> str:
     """Return what a cell is called in a sentence, e.g. "graph sm100, reuse on, kv v4, batch 8 x 1024"."""
     if record.kernel:
         return f"{kind_words(record)}, {batch_words(record)}"
-    return f"{kind_words(record)}, batch {batch_text(record)}"
+    return f"{kind_words(record, geometry)}, batch {batch_text(record)}"
 
 
-def kind_words(record: Record) -> str:
-    """Return what a cell is called but for its batch or case."""
+def kind_words(record: Record, geometry: bool = False) -> str:
+    """Return what a cell is called but for its batch or case; of a step with its geometry, where that is asked for."""
     if record.kernel:
         return f"{record.kernel.get('name')} by {record.kernel.get('provider')}"
-    return f"{mode_text(record)}{_switches(record)}"
+    return f"{f'{record.geometry} ' if geometry else ''}{mode_text(record)}{_switches(record)}"
 
 
 def batch_words(record: Record) -> str:
@@ -54,15 +59,17 @@ def batch_words(record: Record) -> str:
     return str(record.batch.get("requests"))
 
 
-def which(cells: Sequence[StoredCell]) -> str:
+def which(cells: Sequence[StoredCell], geometry: bool = False) -> str:
     """Return which cells are meant, those that differ only in their batch or case together."""
-    return "; ".join(_together(same) for same in grouped([one.any for one in cells], kind_words))
+    kinds = grouped([one.any for one in cells], lambda record: kind_words(record, geometry))
+    return "; ".join(_together(same, geometry) for same in kinds)
 
 
-def _together(records: Sequence[Record]) -> str:
+def _together(records: Sequence[Record], geometry: bool) -> str:
     names = list(dict.fromkeys(map(batch_words, records)))
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{kind_words(records[0])}, {'' if records[0].kernel else 'batch '}{', '.join(names[:MOST_NAMES])}{more}"
+    batch = "" if records[0].kernel else "batch "
+    return f"{kind_words(records[0], geometry)}, {batch}{', '.join(names[:MOST_NAMES])}{more}"
 
 
 def _switches(record: Record) -> str:

@@ -118,6 +118,24 @@ def test_what_is_on_one_side_or_has_no_time_is_listed():
     ]
 
 
+@pytest.mark.parametrize(
+    ("geometries", "names"),
+    [(("v41-flash", "mini"), ("v41-flash eager", "mini eager")), (("mini", "mini"), ("eager", "eager"))],
+    ids=["several", "one"],
+)
+def test_what_is_on_one_side_is_named_by_its_geometry_where_there_are_several(geometries, names):
+    before, after = (step(9, batch, geometry=name) for batch, name in enumerate(geometries, start=1))
+    (table,) = stored_tables(compare_stored([before], [after]))
+    assert table.notes[:2] == (
+        f"not run after: {names[0]}, reuse on, kv v41+fp4, batch 1",
+        f"not run before: {names[1]}, reuse on, kv v41+fp4, batch 2",
+    )
+    assert [row[0].text for row in table.rows] == [
+        f"{names[0]}, reuse on, kv v41+fp4, batch 1 x 1024",
+        f"{names[1]}, reuse on, kv v41+fp4, batch 2 x 1024",
+    ]
+
+
 def test_what_has_no_comparison_is_a_row_in_csv():
     text = csv_text(stored_tables(compare_stored([step(20_000)], [])))
     assert '"eager, reuse on, kv v41+fp4, batch 1 x 1024",not run after' in text.splitlines()
