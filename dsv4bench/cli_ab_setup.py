@@ -9,7 +9,6 @@ from typing import Any
 
 from dsv4bench.cli import AXES
 from dsv4bench.cli_ab_sources import Place, place_texts, places
-from dsv4bench.errors import UsageError
 from dsv4bench.profiling.ab_experiment import Experiment
 from dsv4bench.profiling.time_limit import parse_time_limit
 from dsv4bench.results.trials import SIDES
