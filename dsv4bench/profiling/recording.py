@@ -110,7 +110,7 @@ def notes(run: CellRun, group: GroupRun) -> list[str]:
     """Return the lines that must be shown with a cell."""
     cell = run.cell
     forward = next(f for f in group.plan[0] if f.live)
-    scope = what_is_in_the_step(forward, cell.variant, cell.ranks)
+    scope = what_is_in_the_step(cell.forwards[0], cell.variant)
     found = [*group.session.notes, scope, *_recipe(cell, forward)]
     if run.graph and group.session.device.type != "cuda":
         found += [ON_A_TAPE, *([REPLAYED_FOR_BOTH] if run.live and not run.full else [])]

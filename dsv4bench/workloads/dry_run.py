@@ -163,11 +163,12 @@ def _planned(cell: Cell, samples: int | None, memory: Memory) -> Planned:
 
 
 def _times_ns(cell: Cell) -> list[list[float]]:
-    return [[_forward_ns(cell, batch) for batch in ranks] for ranks in cell.run_forwards]
+    return [[_forward_ns(cell, forward, rank) for rank in range(len(forward))] for forward in cell.run_forwards]
 
 
-def _forward_ns(cell: Cell, batch: Batch) -> float:
-    return forward_ns(cell.geometry, batch, cell.variant, ceilings_of(cell.device))
+def _forward_ns(cell: Cell, forward: Sequence[Batch], rank: int) -> float:
+    others = (*forward[:rank], *forward[rank + 1 :])
+    return forward_ns(cell.geometry, forward[rank], cell.variant, ceilings_of(cell.device), others)
 
 
 def _step_ns(times: Sequence[Sequence[float]]) -> float:
@@ -175,5 +176,4 @@ def _step_ns(times: Sequence[Sequence[float]]) -> float:
 
 
 def _layer_shares(cell: Cell) -> tuple[float, float]:
-    first = next(batch for ranks in cell.forwards for batch in ranks if batch.live)
-    return layer_shares(first, cell.variant, cell.ranks)
+    return layer_shares(cell.forwards[0], cell.variant)

@@ -5,7 +5,7 @@ A byte is counted once however often a cache serves it, as the kernels' own cost
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dsv4bench.kernels.contract import Cost
@@ -16,6 +16,7 @@ from dsv4bench.workloads.break_forms import copied_row_bytes
 from dsv4bench.workloads.geometry import Geometry, LayerKind
 from dsv4bench.workloads.late_layers import early, late, sparse_layers
 from dsv4bench.workloads.mhc import mixing_costs
+from dsv4bench.workloads.moe_costs import TENSOR_CORES, moe_costs, moe_launches
 from dsv4bench.workloads.variant import KVPair, Variant
 
 BF16_BYTES = 2
@@ -140,8 +141,11 @@ def _keys_before(tokens: int, ratio: int, most: int) -> int:
     return ratio * full * (full - 1) // 2 + full * rest + (tokens + 1 - below) * most
 
 
-def forward_work(geometry: Geometry, batch: Batch, variant: Variant) -> dict[str, Cost]:
-    """Return the least work of one forward by part: gemm, index, attention, both dequants, the writers, and mixing."""
+def forward_work(geometry: Geometry, batch: Batch, variant: Variant, others: Sequence[Batch] = ()) -> dict[str, Cost]:
+    """Return the least work of one forward by part: gemm, index, attention, both dequants, the writers, mixing, MoE.
+
+    `others` are the batches of the other ranks, whose rows the experts of this one run too.
+    """
     kv, sparse = variant.kv, sparse_layers(geometry, variant, batch)
     window_rows = swa_rows(batch, geometry.window) * len(sparse)
     head_rows = dequant_rows(geometry, batch, variant)
@@ -159,6 +163,7 @@ def forward_work(geometry: Geometry, batch: Batch, variant: Variant) -> dict[str
         "writers": Cost(0, rows * ROW_BYTES, row_writes),
         "break_copies": break_copies(geometry, batch, variant),
         "mixing": _total(_mixing(geometry, batch, variant)),
+        "moe": _total(_moe(geometry, batch, variant, others)),
     }
 
 
@@ -166,6 +171,14 @@ def _mixing(geometry: Geometry, batch: Batch, variant: Variant) -> Iterator[Cost
     """Yield the work of mixing residual streams around every sublayer, where that is in the step (1.1)."""
     for kind, part in own_rows(geometry, batch, variant):
         yield from (cost for _, cost in mixing_costs(geometry, part.rows, kind, variant))
+
+
+def _moe(geometry: Geometry, batch: Batch, variant: Variant, others: Sequence[Batch]) -> Iterator[Cost]:
+    """Yield the router and the experts behind every layer; norm and sum are left out as attention's are."""
+    ranks = (own_rows(geometry, one, variant) for one in (batch, *others))
+    for (_, part), *rest in zip(*ranks, strict=True):
+        costs = moe_costs(geometry, part, variant, [other for _, other in rest])
+        yield from (cost for op, cost in costs if op in TENSOR_CORES)
 
 
 def own_rows(geometry: Geometry, batch: Batch, variant: Variant) -> list[tuple[LayerKind, Batch]]:
@@ -228,7 +241,7 @@ def _total(costs: Iterator[Cost]) -> Cost:
     return Cost(*(sum(getattr(cost, part) for cost in every) for part in ("flops", "bytes_read", "bytes_written")))
 
 
-def launches(geometry: Geometry, batch: Batch, variant: Variant) -> int:
+def launches(geometry: Geometry, batch: Batch, variant: Variant, ranks: int = 1) -> int:
     """Return about how many launches one forward makes: operations of the step, GEMMs included (6.1, 3.6)."""
     kinds = geometry.layers
     sparse = sparse_layers(geometry, variant, batch)
@@ -243,17 +256,23 @@ def launches(geometry: Geometry, batch: Batch, variant: Variant) -> int:
     gathers = len(sparse) + len(dequants(geometry, batch, variant))
     copies = 0 if batch.bucket is None else sum(len(copied_row_bytes(geometry, kind, variant)) for kind in kinds)
     mixing = sum(1 for kind in kinds for _ in mixing_costs(geometry, batch.rows, kind, variant))
+    per_layer += moe_launches(variant, ranks, batch.bucket is not None)
     return len(kinds) * per_layer + combines + slots + gathers + sources + index + copies + mixing
 
 
-def forward_ns(geometry: Geometry, batch: Batch, variant: Variant, ceilings: Ceilings) -> float:
-    """Return a modelled time of one forward: work over the assumed rates, or the launches where they take longer."""
+def forward_ns(
+    geometry: Geometry, batch: Batch, variant: Variant, ceilings: Ceilings, others: Sequence[Batch] = ()
+) -> float:
+    """Return a modelled time of one forward: work over the assumed rates, or the launches where they take longer.
+
+    `others` are the other ranks' batches. What crosses the link to them is in no time; a rank without rows takes none.
+    """
     if not batch.live:
         return 0.0
-    work = forward_work(geometry, batch, variant)
+    work = forward_work(geometry, batch, variant, others)
     seconds = sum(cost.bytes_moved for cost in work.values()) / ceilings.bytes_per_s
-    seconds += sum(work[part].flops for part in ("gemm", "index", "mixing")) / ceilings.gemm_flops_per_s
+    seconds += sum(work[part].flops for part in ("gemm", "index", "mixing", "moe")) / ceilings.gemm_flops_per_s
     seconds += work["attention"].flops / ceilings.attention_flops_per_s
     whole = variant.graph and variant.graph_mode == "full"
-    host_ns = 0.0 if whole else launches(geometry, batch, variant) * ceilings.launch_ns
+    host_ns = 0.0 if whole else launches(geometry, batch, variant, 1 + len(others)) * ceilings.launch_ns
     return max(seconds * NS_PER_S, host_ns)

@@ -6,33 +6,27 @@ bytes are of bf16 weights, as stand-ins have them, and of the experts that rows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from dsv4bench.units import format_share
 from dsv4bench.workloads.batch import Batch
-from dsv4bench.workloads.geometry import V41_FLASH, Geometry
-from dsv4bench.workloads.model import BF16_BYTES, forward_work, own_rows
+from dsv4bench.workloads.geometry import V41_FLASH
+from dsv4bench.workloads.model import forward_work
 from dsv4bench.workloads.variant import Variant
 
 MOE_WORDS = {"off": "", "collectives": "the exchange of a MoE", "experts": "a MoE"}
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """FLOPs of tensor cores, and bytes read and written."""
+def what_is_in_the_step(forward: Sequence[Batch], variant: Variant) -> str:
+    """Return the line that every table of a step shows: what is in it, and its shares of a layer of v41-flash.
 
-    flops: int
-    bytes: int
-
-    def __add__(self, other: Work) -> Work:
-        return Work(self.flops + other.flops, self.bytes + other.bytes)
-
-
-def what_is_in_the_step(batch: Batch, variant: Variant, ranks: int = 1) -> str:
-    """Return the line that every table of a step shows: what is in it, and its shares of a layer of v41-flash."""
-    flops, moved = map(format_share, layer_shares(batch, variant, ranks))
-    shares = f"about {flops} of the FLOPs and {moved} of the bytes of {V41_FLASH.name}'s layers (modelled)"
-    return f"{in_words(variant)}: {shares}"
+    `forward` holds the batch of every rank.
+    """
+    flops, moved = map(format_share, layer_shares(forward, variant))
+    shares = f"about {flops} of the FLOPs and {moved} of the bytes of {V41_FLASH.name}'s layers"
+    uneven = len({batch.live for batch in forward}) > 1
+    return f"{in_words(variant)}: {shares}{' on the rank with the most rows' if uneven else ''} (modelled)"
 
 
 def in_words(variant: Variant) -> str:
@@ -43,35 +37,19 @@ def in_words(variant: Variant) -> str:
     return " and ".join([", ".join(["attention stack", *more[:-1]]), more[-1]])
 
 
-def layer_shares(batch: Batch, variant: Variant, ranks: int = 1) -> tuple[float, float]:
-    """Return the shares of FLOPs and of bytes of v41-flash's layers that a step of `variant` has on one of the ranks.
+def layer_shares(forward: Sequence[Batch], variant: Variant) -> tuple[float, float]:
+    """Return the shares of FLOPs and of bytes of v41-flash's layers that a step of `variant` has on a rank.
 
-    What ranks exchange is no work of a device's memory and is not counted.
+    `forward` holds the batch of every rank; the shares are those of the rank with the most rows, whose experts run
+    their part of all ranks' rows. What ranks exchange is no work of a device's memory and is not counted.
     """
-    moe = _moe(V41_FLASH, batch, variant, ranks)
-    whole = _stack(batch, replace(variant, mhc="on", moe="experts")) + moe
-    found = _stack(batch, variant) + (moe if variant.moe == "experts" else Work(0, 0))
-    return found.flops / whole.flops, found.bytes / whole.bytes
+    most, *others = sorted(forward, key=lambda batch: batch.live, reverse=True)
+    whole = _work(most, replace(variant, mhc="on", moe="experts"), others)
+    found = _work(most, variant, others)
+    return found[0] / whole[0], found[1] / whole[1]
 
 
-def _stack(batch: Batch, variant: Variant) -> Work:
-    costs = forward_work(V41_FLASH, batch, variant).values()
-    return Work(sum(cost.flops for cost in costs), sum(cost.bytes_moved for cost in costs))
-
-
-def _moe(geometry: Geometry, batch: Batch, variant: Variant, ranks: int) -> Work:
-    """Return the work of the MoE of all layers on one of `ranks` with as many rows each, experts dealt evenly (8.1).
-
-    A router, and of each expert two matrices in and one out with SwiGLU between them; their rows are added up.
-    """
-    hidden, width, routed = geometry.hidden, geometry.expert_width, geometry.routed_experts
-    found = Work(0, 0)
-    for _, part in own_rows(geometry, batch, variant):
-        rows, chosen = part.live, geometry.experts_per_token
-        each = chosen + geometry.shared_experts
-        reached = min(routed, chosen * rows * ranks) / ranks + geometry.shared_experts
-        weights = int(reached * 3 * hidden * width) + hidden * routed
-        values = rows * (each * (2 * hidden + 6 * width) + hidden + routed + (each + 1) * hidden)
-        flops = 2 * hidden * rows * (3 * each * width + routed)
-        found += Work(flops, (weights + values) * BF16_BYTES)
-    return found
+def _work(batch: Batch, variant: Variant, others: Sequence[Batch]) -> tuple[int, int]:
+    """Return FLOPs of tensor cores, and bytes read and written."""
+    costs = forward_work(V41_FLASH, batch, variant, others).values()
+    return sum(cost.flops for cost in costs), sum(cost.bytes_moved for cost in costs)

@@ -28,7 +28,7 @@ def test_one_forward():
     assert (found.saved_rows, found.saved_bytes) == (237_568 - 20_480, (237_568 - 20_480) * 1312)
     assert found.memory == estimate((ONE,))
     assert found.saved_ns == pytest.approx((237_568 - 20_480) * 1312 / 4.24e12 * 1e9)
-    assert (found.stack_share, found.stack_bytes_share) == layer_shares(ONE.forwards[0][0], Variant())
+    assert (found.stack_share, found.stack_bytes_share) == layer_shares(ONE.forwards[0], Variant())
 
 
 def test_a_saving_is_a_share_of_the_step_without_reuse_on_both_sides():
