@@ -17,16 +17,35 @@ _AMOUNT = re.compile(r"\d+%|\d+(?= attributed)")  # what two sentences may diffe
 # named by the table's own columns or, the last one, as the number of ranks
 SHOWN_SWITCHES = ("reuse", "graph", "graph-mode", "breaks", "break-outputs", "dep-simulated")
 PADDED = "rows live/padded: new tokens, and what they are with the padding of graphs, of all forwards and ranks"
-STAND_INS = ("moe", "mhc")  # that they are off is said by what of a layer the step is
+# what a switch puts into the step behind attention, in the words of the records' notes
+IN_STEP = {
+    "mhc": {"on": "residual streams"},
+    "moe": {"collectives": "the exchange of a MoE", "experts": "a MoE"},
+}
 
 
-def heading(what: str, record: Record) -> str:
-    """Return a title: what is shown, of which geometry, and how, by what and where it was seen.
+def heading(what: str, record: Record, *switched: str) -> str:
+    """Return a title: what is shown, what is in the step but for what is `switched`, and what `seen_where` says."""
+    return f"{what}, {in_step(record.variant, *switched)} of {seen_where(record)}"
+
+
+def seen_where(record: Record) -> str:
+    """Return of which geometry, how, by what and where a record was seen, e.g. "v41-flash: measured, gpu, NVIDIA H200".
 
     A tape plays the CPU's reference again, so both stand in one table; the mode tells them apart.
     """
     engine = "cpu-reference" if record.engine == "tape" else record.engine
-    return f"{what}, attention stack of {record.geometry}: {record.label}, {engine}, {record.machine}"
+    return f"{record.geometry}: {record.label}, {engine}, {record.machine}"
+
+
+def in_step(switches: Mapping[str, Any], *without: str) -> str:
+    """Return what is in a step but for what hangs on `without`, e.g. "attention stack, residual streams and a MoE".
+
+    Records from before there was such a switch have attention alone.
+    """
+    said = {name: str(switches.get(name)) for name in IN_STEP if name not in without}
+    more = [IN_STEP[name][value] for name, value in said.items() if value in IN_STEP[name]]
+    return " and ".join([", ".join(["attention stack", *more[:-1]]), *more[-1:]])
 
 
 def mode_text(record: Record) -> str:
@@ -107,7 +126,7 @@ def settings(record: Record, *without: str) -> str:
     """Return what holds for a whole table, e.g. "kv v41+fp4, compressor fused, provider triton, prefix 8192"."""
     hidden = {*SHOWN_SWITCHES, *without}
     said = {name: value for name, value in record.variant.items() if name not in hidden and value is not None}
-    words = [f"{name} {value}" for name, value in said.items() if (name in STAND_INS, value) != (True, "off")]
+    words = [f"{name} {value}" for name, value in said.items() if (name in IN_STEP, value) != (True, "off")]
     prefix, source = record.batch.get("prefix"), record.batch.get("source")
     words += [] if prefix is None else [f"prefix {prefix}"]
     words += [] if source in (None, "uniform") else [f"requests from {source}"]

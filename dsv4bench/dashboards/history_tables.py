@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from dsv4bench.dashboards.cells import grouped, mode_words
+from dsv4bench.dashboards.cells import grouped, in_step, mode_words
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
 from dsv4bench.results.histories import CELL, History
 from dsv4bench.units import format_percent, format_plus_minus, time_unit
@@ -112,7 +112,7 @@ def _unit(found: Sequence[History]) -> tuple[int, str]:
 
 def _place(one: History) -> str:
     get = one.cell.get
-    what = f", {get('kernel')} alone" if get("kernel") else f", attention stack of {get('geometry')}"
+    what = f", {get('kernel')} alone" if get("kernel") else f", {in_step(one.cell)} of {get('geometry')}"
     return f"{what}: {get('label')}, {get('engine')}, {get('machine')}"
 
 

@@ -41,7 +41,8 @@ def plan_tables(planned: Sequence[Planned], notes: Sequence[str]) -> list[Table]
 
 def _cell_table(planned: Sequence[Planned], notes: Sequence[str]) -> Table:
     total_ns = sum(one["cell_ns"] or 0 for one in planned)
-    title = f"plan: {len(planned)} cells of the attention stack, about {format_ns(total_ns, 2)} of running (modelled)"
+    what = f"plan: {len(planned)} cells of the {_in_step(planned)}"
+    title = f"{what}, about {format_ns(total_ns, 2)} of running (modelled)"
     axes = {**BATCH, **LOAD_AXES, **MODE, **HOW_AXES}
     columns = (
         *axis_columns(axes, planned),
@@ -73,7 +74,13 @@ def _saving_table(planned: Sequence[Planned]) -> Table:
         notes.append("rows and bytes saved: of all ranks; us saved: of the rank that saves most")
     if any(one["saved_share"] < RESOLVABLE_SHARE for one in loads):
         notes.append(f"? {NOT_RESOLVABLE} is to be expected: under {format_percent(RESOLVABLE_SHARE)} of the step")
-    return Table("Saving of reuse per step, attention stack (modelled)", columns, rows, tuple(notes))
+    return Table(f"Saving of reuse per step, {_in_step(planned)} (modelled)", columns, rows, tuple(notes))
+
+
+def _in_step(planned: Sequence[Planned]) -> str:
+    """Return what is in every step; what only some have more is in a note."""
+    kinds = {one["in_step"].removesuffix(" only") for one in planned}
+    return kinds.pop() if len(kinds) == 1 else "attention stack"
 
 
 def _pool_table(planned: Sequence[Planned]) -> Table:

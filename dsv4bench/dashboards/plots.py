@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dsv4bench.dashboards.cells import batch_text, heading, provenance, settings
+from dsv4bench.dashboards.cells import IN_STEP, batch_text, heading, in_step, provenance, settings
 from dsv4bench.dashboards.panels import mode_panels, sections
 from dsv4bench.dashboards.style import AFTER_COLOUR, BEFORE_COLOUR, MUTED_COLOUR, PREDICTED_COLOUR
 from dsv4bench.results.compare import NOT_RESOLVABLE
@@ -35,8 +35,8 @@ FONT_POINTS = 9
 MARGIN = 1.4
 ROOM = 1.04
 TITLE_CHARACTERS = 120
-# what a title says of a step and its ranks where it is something else
-USUAL = {"moe": "off", "mhc": "off", "dep-simulated": 1, "dep": None, "align": None}
+# what a title says of ranks where it is something else
+USUAL = {"dep-simulated": 1, "dep": None, "align": None}
 
 
 def step_time_figure(frame: pd.DataFrame, title: str = "") -> Figure:
@@ -160,7 +160,7 @@ def titled(what: str, records: Sequence[Record], *without: str) -> str:
     """Return a title in the words of tables: what is shown and of what, the settings but `without`, versions, days."""
     first, days = records[0], sorted({record.created[:10] for record in records})
     day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    lines = (heading(what, first), settings(first, *without), "; ".join([*provenance(records), day]))
+    lines = (heading(what, first, *without), settings(first, *without), "; ".join([*provenance(records), day]))
     return "\n".join(fill(line, TITLE_CHARACTERS) for line in lines)
 
 
@@ -211,9 +211,10 @@ def _title(frame: pd.DataFrame) -> str:
     days = sorted({str(created)[:10] for created in frame["created"]})
     prefix = "" if frame["prefix"].isna().any() else f", prefix {first['prefix']}"
     compressor = " and ".join(frame["compressor"].unique())
+    stack = f"{in_step({name: first.get(name) for name in IN_STEP})} of {first['geometry']}"
     said = first.reindex([*USUAL]).dropna()
     more = "".join(f", {name} {said[name]}" for name in said.index if said[name] != USUAL[str(name)])
-    what = f"Attention stack of {first['geometry']}: kv {first['kv']}, compressor {compressor}{prefix}{more}"
+    what = f"{stack[0].upper()}{stack[1:]}: kv {first['kv']}, compressor {compressor}{prefix}{more}"
     day = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     engines = ", ".join(frame["engine"].unique())
     return f"{what}\n{first['label']}, {engines}, {first['machine']}, provider {first['provider']}, {day}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from dsv4bench.dashboards.cells import batch_text, grouped, mode_text, rows_notes, rows_text
+from dsv4bench.dashboards.cells import batch_text, grouped, in_step, mode_text, rows_notes, rows_text
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.peaks import Device
 from dsv4bench.results.projected import Model, Projected, scaled_text
@@ -98,7 +98,8 @@ def _each(same: Sequence[Projected], targets: Sequence[Device]) -> list[Cell]:
 def _settings(records: Sequence[Record], shown: Mapping[str, bool], prefixes: bool) -> list[str]:
     words = [f"{name} {records[0].variant.get(name)}" for name in AXES if not shown[name]]
     words += [] if prefixes else [f"prefix {records[0].batch.get('prefix')}"]
-    return [f"attention stack of {', '.join(dict.fromkeys(record.geometry for record in records))}; {', '.join(words)}"]
+    stacks = dict.fromkeys(f"{in_step(record.variant)} of {record.geometry}" for record in records)
+    return [f"{', '.join(stacks)}; {', '.join(words)}"]
 
 
 def _step_notes(projected: Sequence[Projected]) -> list[str]:

@@ -25,7 +25,7 @@ def sets(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
 def _shared(verdict: Verdict) -> tuple[Any, ...]:
     trial = verdict.trial
     versions = [tuple(provenance([record])) for record in side_records(trial)]
-    return (*family(trial), trial.sides, heading("", trial.any), trial_settings(trial), *versions)
+    return (*family(trial), trial.sides, heading("", trial.any, *trial.switched), trial_settings(trial), *versions)
 
 
 def trial_settings(trial: Trial) -> str:

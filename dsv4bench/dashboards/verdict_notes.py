@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dsv4bench.dashboards.cells import cells_text, grouped, heading, rows_notes
+from dsv4bench.dashboards.cells import cells_text, grouped, rows_notes, seen_where
 from dsv4bench.dashboards.time_tables import prediction_notes
 from dsv4bench.dashboards.trial_cells import family, modes, said_of_trials, side_records
 from dsv4bench.results.compare import NOT_RESOLVABLE, Pair
@@ -74,7 +74,7 @@ def _explained_notes(same: Sequence[Verdict]) -> list[str]:
 
 def _floor_notes(same: Sequence[Verdict], floors: Sequence[Floor]) -> list[str]:
     """Return what A/A trials on the machine of a set found: how far noise alone went, and what it was called."""
-    here = [one for one in floors if heading("", one.verdict.trial.any) == heading("", same[0].trial.any)]
+    here = [one for one in floors if seen_where(one.verdict.trial.any) == seen_where(same[0].trial.any)]
     ratios = [ratio for one in here if (ratio := one.verdict.ratio)]
     if not ratios:
         return []

@@ -95,7 +95,8 @@ def _verdict_table(same: Sequence[Verdict], every: Sequence[Verdict], floors: Se
     rows = tuple(_row(verdict, mode, scale) for verdict, mode in zip(same, modes(same), strict=True))
     a, b = trial.sides
     what = f"A/A, {a or 'the same'} on both sides" if trial.aa else f"{a} (a) against {b} (b)"
-    return Table(heading(f"Verdicts: {what}", trial.any), columns, rows, tuple(_notes(same, every, floors)))
+    title = heading(f"Verdicts: {what}", trial.any, *trial.switched)
+    return Table(title, columns, rows, tuple(_notes(same, every, floors)))
 
 
 def _bounds(name: str, unit: str) -> tuple[str, ...]:

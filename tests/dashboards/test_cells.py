@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from dsv4bench.dashboards.cells import PADDED, rows_notes, said_of
+from dsv4bench.dashboards.cells import PADDED, heading, in_step, rows_notes, said_of
 from dsv4bench.dashboards.render import plain
 from dsv4bench.dashboards.tables import tables
-from tests.results.synthetic import NOTHING, record
+from dsv4bench.workloads.step_scope import in_words
+from tests.results.synthetic import NOTHING, record, with_variant
+from tests.workloads.stacks import variant
 
 
 @pytest.mark.parametrize(
@@ -77,3 +79,24 @@ def test_tables_that_show_padded_rows_say_what_the_two_numbers_are():
 
 def test_rows_without_padding_need_no_note():
     assert rows_notes([record(1), record(8)]) == []
+
+
+@pytest.mark.parametrize("mhc", ["off", "on"])
+@pytest.mark.parametrize("moe", ["off", "collectives", "experts"])
+def test_titles_say_what_is_in_the_step_in_the_words_of_the_notes(moe, mhc):
+    switches = {"moe": moe, "mhc": mhc}
+    assert in_step(switches) == in_words(variant(**switches)).removesuffix(" only")
+
+
+@pytest.mark.parametrize(
+    ("switches", "switched", "said"),
+    [
+        ({}, (), "Times, attention stack of v41-flash: measured, gpu, NVIDIA H200"),
+        ({"moe": None, "mhc": None}, (), "Times, attention stack of v41-flash: measured, gpu, NVIDIA H200"),
+        ({"moe": "experts"}, (), "Times, attention stack and a MoE of v41-flash: measured, gpu, NVIDIA H200"),
+        ({"moe": "experts"}, ("moe",), "Times, attention stack of v41-flash: measured, gpu, NVIDIA H200"),
+    ],
+    ids=["said to be off", "an older record", "more than attention", "on one side alone"],
+)
+def test_a_title_says_what_both_sides_have_in_the_step(switches, switched, said):
+    assert heading("Times", with_variant(record(), **switches), *switched) == said

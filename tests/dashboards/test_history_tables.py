@@ -6,7 +6,7 @@ from dsv4bench.dashboards.history_tables import history_name, history_tables
 from dsv4bench.dashboards.render import csv_text, plain
 from dsv4bench.results.frame import frame
 from dsv4bench.results.histories import histories
-from tests.results.synthetic import GPU, lost, ramp, record
+from tests.results.synthetic import GPU, lost, ramp, record, with_variant
 
 
 def at(day, middle_us, commit, **changes):
@@ -50,6 +50,12 @@ def test_cells_that_were_measured_once_share_a_table():
         "8 x 1024  eager  on     2026-12-01 08:30  aaaaaaa  30.000 ±0.004  gpu-8-Fa",
     ]
     assert "kv v41+fp4, compressor fused" in text
+
+
+def test_a_title_says_what_is_in_the_step():
+    (text,) = shown([with_variant(at(1, 20_000, "a"), moe="experts", mhc="on")])
+    title = "Measured once, attention stack, residual streams and a MoE of v41-flash: measured,"
+    assert " ".join(text.splitlines()[:2]).startswith(title)
 
 
 def test_kernels_stand_by_their_case():

@@ -137,6 +137,21 @@ def test_a_graph_shows_its_buckets_and_what_padding_adds():
     assert "break outputs copy" in cells.notes[0]  # an eager cell has none, and does not make it a column
 
 
+@pytest.mark.parametrize(
+    ("kinds", "stack"),
+    [
+        (["attention stack only"] * 2, "attention stack"),
+        (["attention stack and a MoE"] * 2, "attention stack and a MoE"),
+        (["attention stack only", "attention stack and a MoE"], "attention stack"),
+    ],
+    ids=["nothing more", "more in every cell", "more in one of two"],
+)
+def test_titles_say_what_every_cell_has_in_its_step(kinds, stack):
+    cells, savings = plan_tables([{**EAGER, "in_step": one} for one in kinds], [])
+    assert cells.title.startswith(f"plan: 2 cells of the {stack}, about ")
+    assert savings.title == f"Saving of reuse per step, {stack} (modelled)"
+
+
 def test_a_fault_is_named_where_there_is_one():
     faulty, _ = plan_tables([{**EAGER, "fault": "wrong-row"}], [])
     assert "fault wrong-row" in faulty.notes[0]

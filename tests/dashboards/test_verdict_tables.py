@@ -30,10 +30,11 @@ def one_trial(records):
     return trial
 
 
-def both(switch="reuse", a="off", b="on", sides=None, ab=None, facts=None, **changes):
+def both(switch="reuse", a="off", b="on", sides=None, ab=None, facts=None, more=None, **changes):
     """The trial of two cells that differ in a switch."""
     batch = {**record().batch, **(facts or {})}
-    cells = [with_variant(replace(record(**changes), batch=batch), **{switch: value}) for value in (a, b)]
+    one = with_variant(replace(record(**changes), batch=batch), **(more or {}))
+    cells = [with_variant(one, **{switch: value}) for value in (a, b)]
     named = sides or (f"{switch}={a}", f"{switch}={b}")
     return one_trial([with_side(one, side, named, **(ab or {})) for one, side in zip(cells, "ab", strict=True)])
 
@@ -50,6 +51,18 @@ def test_tables_are_those_that_were_read_and_agreed(name, form):
 @pytest.mark.parametrize("name", SCENES)
 def test_a_terminal_of_80_columns_shows_every_line_whole(name):
     assert max(map(len, drawn(name, "txt").splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("trial", "stack"),
+    [
+        (both(more={"moe": "experts"}), "attention stack and a MoE of v41-flash"),
+        (both("moe", "off", "experts"), "attention stack of v41-flash"),
+    ],
+    ids=["both sides", "one side"],
+)
+def test_a_title_says_what_both_sides_have_in_the_step(trial, stack):
+    assert f", {stack}: measured, gpu" in only([judged(trial)]).title
 
 
 def test_csv_holds_every_number_of_a_verdict_under_its_name():
