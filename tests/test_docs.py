@@ -138,7 +138,9 @@ def test_the_operations_of_the_step_are_listed():
 
 
 def test_an_expectation_can_name_every_operation_of_the_step():
-    assert sorted(OPERATIONS) == sorted(operations_of_the_step() | {"break_copy", "other"})
+    moe = (ROOT / "dsv4bench" / "workloads" / "moe.py").read_text(encoding="utf-8")
+    behind = set(re.findall(r'"(moe_\w+)"', moe))
+    assert sorted(OPERATIONS) == sorted(operations_of_the_step() | behind | {"break_copy", "other"})
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -29,7 +29,8 @@ OPERATIONS = (
     *("index_query", "index_logits", "index_topk", "index_candidates"),
     *("combine", COMPRESSED, SWA, "sparse_attention", "window_slots", "compressed_slots", "paged_attention"),
     *("mhc_enter", "mhc_pre", "mhc_stats", "mhc_mix", "mhc_post"),
-    *("enter_tail", "inverse_rope", "o_proj_a", "o_proj_b", "break_copy", "other"),
+    *("moe_norm", "moe_gather", "moe_router_proj", "moe_route", "moe_experts", "moe_return", "moe_add"),
+    *("moe_shared_proj", "enter_tail", "inverse_rope", "o_proj_a", "o_proj_b", "break_copy", "other"),
 )
 OPERATIONS_CLASS = "operations"
 COUNTED = (*CLASSES, OPERATIONS_CLASS)  # what can be expected of rows: their classes, and device operations together

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dsv4bench.units import format_ns, format_rate
+from dsv4bench.units import format_bytes, format_ns, format_rate
 from dsv4bench.workloads.batch import Batch
 from dsv4bench.workloads.buckets import Refusal
 from dsv4bench.workloads.cells import Cell, Group
 from dsv4bench.workloads.memory import Memory, estimate, pools_of
 from dsv4bench.workloads.model import ceilings_of, forward_ns, reuse_saving
+from dsv4bench.workloads.moe_costs import exchanged_bytes
 from dsv4bench.workloads.pool_size import PoolSize
 from dsv4bench.workloads.step_scope import in_words, layer_shares
 
@@ -29,6 +31,7 @@ class Planned:
     the cell, rank after rank. `saved_rows` and `saved_bytes` are what reuse saves on all ranks, `saved_ns` what it
     saves of the step, its launches apart, and `saved_share` that time as a share of the step without reuse.
     `stack_share` and `stack_bytes_share` are the step's shares of the FLOPs and bytes of v41-flash's layers.
+    `exchanged_bytes` are those of the buffers that each collective of a step works on, which are in no time here.
     `memory` is taken once by all cells of the group. `pools` are those of `--mem-fraction`.
     """
 
@@ -46,6 +49,7 @@ class Planned:
     saved_share: float
     stack_share: float
     stack_bytes_share: float
+    exchanged_bytes: dict[str, int]
     memory: Memory
     pools: PoolSize | None = None
 
@@ -98,6 +102,7 @@ def as_plain(row: Planned) -> dict[str, Any]:
         "in_step": in_words(variant),
         "stack_share": row.stack_share,
         "stack_bytes_share": row.stack_bytes_share,
+        "exchanged_bytes": row.exchanged_bytes,
         "memory_bytes": row.memory.total_bytes,
         "refusals": list(row.refusals),
         **_pools(row),
@@ -122,7 +127,7 @@ def _pools(row: Planned) -> dict[str, Any]:
 
 
 def plan_notes(rows: Sequence[Planned]) -> list[str]:
-    """Return what must be read with a plan: the assumed rates, and what a graph refuses."""
+    """Return what must be read with a plan: the assumed rates, what no time holds, and what a graph refuses."""
     rates = {row.cell.device: ceilings_of(row.cell.device) for row in rows}
     return [
         *(
@@ -130,8 +135,22 @@ def plan_notes(rows: Sequence[Planned]) -> list[str]:
             f" {format_ns(one.launch_ns, 1)} a launch"
             for one in rates.values()
         ),
+        *_exchange_note(rows),
         *(f"the graph refuses: {reason}" for reason in sorted({reason for row in rows for reason in row.refusals})),
     ]
+
+
+def _exchange_note(rows: Sequence[Planned]) -> list[str]:
+    """Return the line that says how much ranks exchange, from the least to the most of all cells."""
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        for name, moved in row.exchanged_bytes.items():
+            found.setdefault(name, []).append(moved)
+    if not found:
+        return []
+    spans = {name: dict.fromkeys(map(format_bytes, (min(moved), max(moved)))) for name, moved in found.items()}
+    said = ", ".join(f"{name} {' to '.join(span)}" for name, span in spans.items())
+    return [f"exchange of rows, in no time above, as no link's rate is known here: {said} a step"]
 
 
 def _planned(cell: Cell, samples: int | None, memory: Memory) -> Planned:
@@ -158,6 +177,7 @@ def _planned(cell: Cell, samples: int | None, memory: Memory) -> Planned:
         saved_share=saved_ns / before_ns,
         stack_share=shares[0],
         stack_bytes_share=shares[1],
+        exchanged_bytes=_exchanged_bytes(cell),
         memory=memory,
     )
 
@@ -173,6 +193,14 @@ def _forward_ns(cell: Cell, forward: Sequence[Batch], rank: int) -> float:
 
 def _step_ns(times: Sequence[Sequence[float]]) -> float:
     return sum(max(ranks) for ranks in times)
+
+
+def _exchanged_bytes(cell: Cell) -> dict[str, int]:
+    """Return the bytes of every kind of collective, summed over the forwards of a step."""
+    found: Counter[str] = Counter()
+    for forward in cell.run_forwards:
+        found.update(exchanged_bytes(cell.geometry, forward, cell.variant))
+    return dict(found)
 
 
 def _layer_shares(cell: Cell) -> tuple[float, float]:

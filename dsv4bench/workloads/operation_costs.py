@@ -30,6 +30,7 @@ from dsv4bench.workloads.model import (
     swa_rows,
     visible_keys,
 )
+from dsv4bench.workloads.moe_costs import moe_costs
 from dsv4bench.workloads.variant import Variant, variant_of
 
 F32_BYTES, INT_BYTES = 4, 4
@@ -42,15 +43,13 @@ def why_not_costed(geometry: Geometry, batch: Batch, variant: Variant) -> str | 
     """Return one sentence saying why the operations of a forward have no costs here, or None if they have."""
     if variant.replay == "on":
         return "the late layers are replayed: their operations have no costs in the model"
-    if variant.moe != "off":
-        return "what stands in for the MoE has no costs in the model: peaks and projections are of --moe off"
     if len(sparse_layers(geometry, variant, batch)) < len(geometry.layers):
         return "layers attend packed caches: their operations have no costs in the model"
     return None
 
 
 def operation_costs(geometry: Geometry, batch: Batch, variant: Variant) -> dict[tuple[str, int | None], Cost]:
-    """Return the least work of every operation of a forward, summed over the layers of a kv_source.
+    """Return the least work of every operation of a forward on one rank alone, summed over the layers of a kv_source.
 
     A batch in a graph's bucket is padded: what runs in segments runs over all its rows. ValueError where
     `why_not_costed` has a reason.
@@ -84,6 +83,7 @@ def _layer(geometry: Geometry, batch: Batch, variant: Variant, kind: LayerKind, 
     if kind.owns_index:
         yield from _index(geometry, batch, kind)
     yield from _core(geometry, batch, variant, kind, fills)
+    yield from moe_costs(geometry, batch, variant, ())
     if batch.bucket is not None:
         copied = sum(copied_row_bytes(geometry, kind, variant))
         yield BREAK_COPY, _each_way(batch.live * copied)

@@ -110,6 +110,23 @@ def test_a_plan_as_plain_values_is_labelled_and_names_every_axis():
     assert found["memory_bytes"] == estimate((replace(ONE, load=load, ranks=2),)).total_bytes
 
 
+def test_a_moe_takes_time_and_its_exchange_is_told_in_bytes():
+    """Two ranks of 1024 rows: 40 layers exchange 2048 rows of 10 240 bytes twice."""
+    cell = replace(ONE, load=Load(equal_requests(2, 1024, 0, 8192)), ranks=2, dep=True)
+    off, collectives, experts = (
+        planned((replace(cell, variant=Variant(moe=moe)),), 1)[0] for moe in ("off", "collectives", "experts")
+    )
+    # each rank holds 192 experts: 40 layers read them at 4.24 TB/s
+    weights_ns = 40 * 192 * 3 * 5120 * 2304 * 2 / 4.24e12 * 1e9
+    assert off.step_ns <= collectives.step_ns < experts.step_ns
+    assert weights_ns < experts.step_ns - off.step_ns < 2 * weights_ns
+    assert off.exchanged_bytes == {}
+    assert collectives.exchanged_bytes == as_plain(experts)["exchanged_bytes"] == {"all-reduce": 40 * 2 * 2048 * 10_240}
+    assert plan_notes([off, experts])[1:] == [
+        "exchange of rows, in no time above, as no link's rate is known here: all-reduce 1.562 GiB a step"
+    ]
+
+
 def test_the_notes_name_the_assumed_rates_and_each_refusal_once():
     long = Load(equal_requests(1, 4096, 16_384, 8192))
     group = tuple(replace(ONE, load=long, variant=Variant(reuse=reuse, graph=True)) for reuse in ("off", "on"))

@@ -22,6 +22,7 @@ SUMS = {
     "dequant_swa": ("dequant_swa",),
     "break_copies": ("break_copy",),
     "mixing": ("mhc_enter", "mhc_pre", "mhc_stats", "mhc_mix", "mhc_post"),
+    "moe": ("moe_router_proj", "moe_experts", "moe_shared_proj"),
 }
 GRAPH = Variant(graph=True)
 CASES = {
@@ -29,6 +30,7 @@ CASES = {
     "without reuse": (Batch(equal_requests(3, 700, 5000, 8192)), Variant(reuse="off")),
     "padded graph": (Batch(equal_requests(3, 300, 40, 8192)).padded(1024), GRAPH),
     "residual streams": (Batch(equal_requests(3, 300, 40, 8192)).padded(1024), replace(GRAPH, mhc="on")),
+    "a MoE": (Batch(equal_requests(3, 300, 40, 8192)).padded(1024), replace(GRAPH, mhc="on", moe="experts")),
     "hopper, static": (TEN.padded(64), replace(GRAPH, breaks="hopper", break_outputs="static")),
     "torch path": (TEN, Variant(KV_PAIRS["v4"], compressor="torch")),
     "long context": (Batch((Request(0, 60_000, 9),)), Variant()),
