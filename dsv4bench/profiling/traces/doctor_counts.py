@@ -64,9 +64,14 @@ def kernels_not_recorded(placed: Placed) -> Finding | None:
     trace = placed.trace
     if "kernels" in trace.recorded or len(trace.graph_runs) or collected_but_absent(placed) or capture_not_run(placed):
         return None
-    launches = _kernel_calls(trace)
+    launches, command = _kernel_calls(trace), _again(trace)
     text = f"no kernel was recorded, {launches} kernel launches were: what ran on the device is not known"
-    return Finding("kernels-not-recorded", True, text, {"kernel_launches": launches}, _again(trace))
+    if "launches" not in trace.recorded:
+        without = "-t cuda" if trace.format == "nsys" else "ProfilerActivity.CUDA"
+        where = "" if trace.devices else "on a CPU or "
+        text = f"no device operation is in it, nor a call that launches one: recorded {where}without {without}"
+        command = command if trace.devices else f"on a GPU: {command}"
+    return Finding("kernels-not-recorded", True, text, {"kernel_launches": launches}, command)
 
 
 def capture_not_run(placed: Placed) -> Finding | None:

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from dsv4bench.profiling.traces.columns import NO_ID, START_END, table
+from dsv4bench.profiling.traces.columns import NO_ID, START_END, Device, table
 from dsv4bench.profiling.traces.doctor import examine
 from dsv4bench.profiling.traces.labels import label
 from dsv4bench.profiling.traces.open_trace import open_trace
@@ -203,6 +203,25 @@ def test_kernels_whose_launch_cannot_be_told_are_not_said_to_be_missing_or_from_
     assert f"{count} kernels may be theirs, whose launch cannot be told" in lost.text
     assert alone.text.endswith(f"in the file: {count} that name no launch, or several")
     assert alone.evidence["unclear"] == count
+
+
+CPU_ONLY = "no device operation is in it, nor a call that launches one: recorded "
+
+
+@pytest.mark.parametrize(
+    ("form", "devices", "text", "command"),
+    [
+        ("kineto", (), f"{CPU_ONLY}on a CPU or without ProfilerActivity.CUDA", "on a GPU: torch.profiler"),
+        ("kineto", (Device(0, "NVIDIA H200"),), f"{CPU_ONLY}without ProfilerActivity.CUDA", "torch.profiler"),
+        ("nsys", (), f"{CPU_ONLY}on a CPU or without -t cuda", "on a GPU: nsys profile"),
+    ],
+    ids=["no GPU is known", "a GPU is known", "nsys"],
+)
+def test_a_trace_without_launches_does_not_say_that_there_was_a_gpu(form, devices, text, command):
+    trace = Timed().range("aten::mm", 0, 100).trace(recorded=("annotations",), format=form, devices=devices)
+    found = found_in(trace)["kernels-not-recorded"]
+    assert found.text == text
+    assert found.command.startswith(command)
 
 
 def test_a_capture_of_a_graph_that_was_launched_is_no_capture_alone():
