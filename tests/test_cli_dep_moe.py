@@ -56,14 +56,14 @@ def test_two_processes_exchange_rows_in_every_form(tmp_path):
 def test_a_rank_that_fails_between_two_exchanges_strands_nobody(tmp_path, rank):
     (tmp_path / "own.py").write_text(FAILS.format(rank=rank))
     provider = f"rms_norm={tmp_path / 'own.py'}:norm"
-    words = ("--batch", "2,4", "--moe", "experts", "--reuse", "on", "--no-graph", "--provider", provider)
+    words = ("--batch", "4,2", "--moe", "experts", "--reuse", "on", "--no-graph", "--provider", provider)
     started = time.monotonic()
     done = subprocess.run(with_experts(tmp_path, *words), cwd=ROOT, capture_output=True, text=True, check=False)
     assert time.monotonic() - started < 90
     assert done.returncode == 1
     first, second = read_records(tmp_path / "run").records
-    assert (first.batch["requests"], first.status) == (2, "ok")
-    assert (second.batch["requests"], second.status) == (4, "failed")
-    assert second.reason.startswith(f"rank {rank}: ")
-    assert second.reason.endswith("RuntimeError: no more room")
+    assert (first.batch["requests"], first.status) == (4, "failed")
+    assert first.reason.startswith(f"rank {rank}: ")
+    assert first.reason.endswith("RuntimeError: no more room")
+    assert (second.batch["requests"], second.status) == (2, "ok")
     assert ranks_left(tmp_path) == []

@@ -1,7 +1,7 @@
 """A connection from every rank to rank 0 that tells at once which rank is gone, or why it gives up.
 
-A collective that misses a rank tells neither, and on a GPU it waits until a watchdog comes. Nothing is sent while ranks
-are well, so that nothing disturbs what is timed.
+A collective that misses a rank tells neither, and on a GPU it waits until a watchdog comes. While ranks are well they
+send nothing, so that nothing disturbs what is timed; only their systems ask each other every few seconds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from dsv4bench.profiling.peers import GRACE_S, Peers, exchange
 GONE = "its process is gone: killed, or ended by the system (out of host memory?)"
 CONNECT_S = 60
 FAILED = 1
+# a host that is gone is missed after 25 s; a system that has no such option asks as it is used to
+ASKED = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 Loss = Callable[[int, str], None]
 
@@ -36,13 +38,18 @@ class Lifeline:
         self._first = threading.Lock()
         self._sockets = self._connected(host)
         for rank, connection in self._sockets.items():
+            _keep_asking(connection)
             threading.Thread(target=self._watch, args=(rank, connection), daemon=True).start()
 
     def fail(self, reason: str) -> None:
-        """Tell rank 0, from another rank, why this one gives up, and wait for it to end them all."""
+        """Tell why this rank gives up: as rank 0 all others, and end; as another rank 0, and wait for it to end all."""
+        if self._peers.rank == 0:
+            self._over.set()  # the others end for this reason and not for one of their own
         for connection in self._sockets.values():
             with suppress(OSError):
                 connection.sendall(" ".join(reason.split()).encode() + b"\n")
+        if self._peers.rank == 0:
+            os._exit(FAILED)
         time.sleep(GRACE_S)
 
     def close(self) -> None:
@@ -78,6 +85,14 @@ class Lifeline:
             if self._peers.rank == 0:
                 self._on_loss(rank, said or GONE)
             os._exit(FAILED)
+
+
+def _keep_asking(connection: socket.socket) -> None:
+    """Let the system end a connection whose other host does not answer any more."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in ASKED.items():
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _line(connection: socket.socket) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -79,7 +80,7 @@ class ProcessGroup:
 
     def barrier(self) -> None:
         """Reduce one number: on GPUs a kernel in the current stream that waits for those of all ranks."""
-        dist.all_reduce(self._token)
+        _collective(dist.all_reduce, self._token)
 
     def tell(self, place: str, value: Any) -> list[Any]:
         """Return what every rank tells at this place; OutOfStep where another is elsewhere."""
@@ -87,15 +88,26 @@ class ProcessGroup:
 
     def all_gather_rows(self, out: torch.Tensor, rows: torch.Tensor) -> None:
         """Gather equal slices in the current stream."""
-        _ALL_GATHER(out, rows)
+        _collective(_ALL_GATHER, out, rows)
 
     def reduce_scatter_rows(self, out: torch.Tensor, rows: torch.Tensor) -> None:
         """Add up in the current stream and keep this rank's slice."""
-        _REDUCE_SCATTER(out, rows)
+        _collective(_REDUCE_SCATTER, out, rows)
 
     def all_reduce(self, rows: torch.Tensor) -> None:
         """Add up in place in the current stream."""
-        dist.all_reduce(rows)
+        _collective(dist.all_reduce, rows)
+
+
+def _collective(run: Callable[..., Any], *rows: torch.Tensor) -> None:
+    """Run a collective of the current stream; the lifeline has the first word about one that misses a rank."""
+    try:
+        run(*rows)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        time.sleep(GRACE_S)
+        raise
 
 
 def open_peers(device: str) -> ProcessGroup:

@@ -1,6 +1,7 @@
 """The lifeline: who is lost and why, heard at once by rank 0, and the end of everybody else."""
 
 import queue
+import socket
 
 import pytest
 
@@ -60,6 +61,46 @@ def test_rank_0_hears_who_is_lost_and_why(ended, leave, reason):
         line._over.set()
         for connection in line._sockets.values():
             connection.close()
+
+
+def test_once_rank_0_gives_up_the_ends_of_the_others_are_no_losses(ended):
+    """Or each would take one more group with it."""
+    lost = queue.Queue()
+
+    def work(peers):
+        line = connected(peers, lost)
+        if peers.rank == 0:
+            line.fail("RuntimeError: no more room")
+        return line
+
+    lines = on_ranks(3, work)
+    assert [ended.get(timeout=WAIT_S) for _ in range(3)] == [("ended", 1)] * 3
+    for line in lines[1:]:
+        line._sockets[0].shutdown(socket.SHUT_RDWR)
+    with pytest.raises(queue.Empty):
+        lost.get(timeout=0.5)
+    for line in lines:
+        for connection in line._sockets.values():
+            connection.close()
+
+
+def test_a_host_that_is_gone_is_missed_within_half_a_minute(ended):
+    """Nothing ends a connection then: the system has to ask."""
+
+    def asked(connection):
+        idle_s, apart_s, times = (
+            connection.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        return connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), idle_s + apart_s * times <= 30
+
+    def work(peers):
+        line = connected(peers, queue.Queue())
+        found = [asked(connection) for connection in line._sockets.values()]
+        line.close()
+        return found
+
+    assert on_ranks(3, work) == [[(1, True)] * 2, [(1, True)], [(1, True)]]
 
 
 def test_every_rank_ends_with_rank_0(ended):

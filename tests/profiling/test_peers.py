@@ -3,10 +3,11 @@
 from datetime import timedelta
 
 import pytest
+import torch
 
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling import peers
-from dsv4bench.profiling.peers import OutOfStep, exchange, meet, open_peers
+from dsv4bench.profiling.peers import GRACE_S, OutOfStep, ProcessGroup, exchange, meet, open_peers
 from dsv4bench.profiling.rank_traces import free_port
 from tests.profiling.thread_peers import on_ranks
 
@@ -48,3 +49,47 @@ def test_ranks_that_never_come_are_not_waited_for_as_long_as_an_exchange_may_tak
         monkeypatch.setenv(name, text)
     with pytest.raises(UsageError, match=r"^--dep: the ranks found no way to each other: .*1/2"):
         open_peers("cpu")
+
+
+@pytest.fixture
+def member(monkeypatch):
+    """One of two ranks, how long it sleeps, and what makes all of its collectives fail with an error."""
+    slept = []
+    monkeypatch.setattr(peers.time, "sleep", slept.append)
+    monkeypatch.setattr(peers.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(peers.dist, "get_world_size", lambda: 2)
+
+    def failing(error):
+        def fail(*_):
+            raise error
+
+        for place, name in ((peers.dist, "all_reduce"), (peers, "_ALL_GATHER"), (peers, "_REDUCE_SCATTER")):
+            monkeypatch.setattr(place, name, fail)
+
+    return ProcessGroup("cpu"), slept, failing
+
+
+ROWS = torch.zeros(2, 1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda group: group.barrier(),
+        lambda group: group.all_reduce(ROWS),
+        lambda group: group.all_gather_rows(ROWS, ROWS[:1]),
+        lambda group: group.reduce_scatter_rows(ROWS[:1], ROWS),
+    ],
+    ids=["barrier", "all-reduce", "all-gather", "reduce-scatter"],
+)
+@pytest.mark.parametrize(
+    ("error", "sleeps"),
+    [(RuntimeError("Connection reset by peer"), [GRACE_S]), (torch.OutOfMemoryError("too large"), [])],
+    ids=["another is gone", "its own memory"],
+)
+def test_the_lifeline_may_say_first_which_rank_is_gone(member, call, error, sleeps):
+    group, slept, failing = member
+    failing(error)
+    with pytest.raises(type(error)):
+        call(group)
+    assert slept == sleeps
