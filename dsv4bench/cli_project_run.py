@@ -49,8 +49,8 @@ def run_project(request: Request) -> int:
     found = models(cells, peaks)
     if not found:
         raise UsageError(
-            f"{_named(request.runs)}: no record has device times, which the model is fitted on; expected a run of this"
-            " version on a GPU, or one beside it, such as results/h200-graph-forms"
+            f"{_named(request.runs)}: no record has whole device times, which the model is fitted on; expected a run of"
+            " this version on a GPU, or one beside it, such as results/h200-graph-forms"
         )
     _tell_unused(cells, found)
     hosts = measured_hosts(cells, peaks)
@@ -75,7 +75,9 @@ def _tell_unused(cells: Sequence[Cell], found: Sequence[Model]) -> None:
     """Say on stderr of which machines nothing is projected, because nothing was profiled there."""
     used = {model.fit.machine for model in found}
     for machine in dict.fromkeys(cell.record.machine for cell in cells if cell.record.machine not in used):
-        print(f"warning: {machine}: no device times, so only what launches cost its host is used", file=sys.stderr)
+        print(
+            f"warning: {machine}: no whole device times, so only what launches cost its host is used", file=sys.stderr
+        )
 
 
 def _measured(runs: Sequence[Path]) -> list[Record]:

@@ -120,7 +120,7 @@ ERRORS = {
     ),
     "no device times": (
         lambda stored: [stored(record(batch=1))],
-        "no record has device times, which the model is fitted on",
+        "no record has whole device times, which the model is fitted on",
     ),
     "nothing measured": (lambda stored: [stored()], "no measured step; expected a run of `dsv4bench prefill` on a GPU"),
     "no such run": (lambda stored: ["none"], "none: no such file or directory"),

@@ -155,7 +155,7 @@ def _model_table(model: Model, targets: Sequence[Device]) -> Table:
     title = (
         f"The model of {model.fit.machine}: what its operations reach, and how much faster their ceiling is elsewhere"
     )
-    return Table(title, columns, tuple(rows), (made, MEANING, CYCLES, *few))
+    return Table(title, columns, tuple(rows), (made, *model.left_out_text, MEANING, CYCLES, *few))
 
 
 def _factor(one: Operation, device: Device, target: Device) -> float:

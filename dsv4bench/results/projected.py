@@ -16,7 +16,7 @@ import numpy as np
 from dsv4bench.results.peaks import Device, Peaks
 from dsv4bench.results.projection import Cell, Fit, Host, Prediction, alike, fit, fit_host, predict
 from dsv4bench.results.record import LAUNCH_BOUND, Record
-from dsv4bench.units import format_percent
+from dsv4bench.units import format_count, format_percent
 
 EAGER, GRAPH, SUBMIT = "eager", "graph", "host submit"  # what an error is of
 KEPT = ("commit", "dirty", "diff", "src", "dsv4bench")  # of the environment: whose code was measured
@@ -54,6 +54,13 @@ class Model:
         found = "; ".join(said) or "not measured, which needs two workloads with device times"
         return f"error on {self.fit.machine} itself, of cells that the fit had not seen: {found}; elsewhere not known"
 
+    @property
+    def left_out_text(self) -> list[str]:
+        """What a reader is told of device times that the fit leaves out, if there are any."""
+        count = sum(cell.partial for cell in self.cells)
+        why = "a part of what ran in their profiled step has no place, so times of its operations are missing"
+        return [f"device times left out of the fit ({format_count(count, 'cell')}): {why}"] if count else []
+
 
 @dataclass(frozen=True, slots=True)
 class Projected:
@@ -71,14 +78,14 @@ class Projected:
 
 
 def models(cells: Sequence[Cell], peaks: Peaks) -> list[Model]:
-    """Fit every machine that has device times, once for all cells whose kernels ran on the same providers.
+    """Fit every machine that has whole device times, once for all cells whose kernels ran on the same providers.
 
     Cells of such a machine without device times of their own are in its first model, which says whether it fits them.
     """
     found: list[Model] = []
     others: list[Cell] = []
     for same in alike(cells):
-        if not any(cell.record.device_time for cell in same):
+        if not any(cell.timed for cell in same):
             others += same
             continue
         device = peaks.of_machine(same[0].record.machine)
@@ -184,7 +191,8 @@ def _samples(source: Record, got: Prediction) -> dict[str, list[int]]:
 
 def notes(one: Projected) -> list[str]:
     """Return what must be read with a projection: that it is modelled, what was scaled by what, and the error."""
-    return [scaled_text(one), one.model.errors_text, *([one.assumed] if one.assumed else [])]
+    told = [scaled_text(one), one.model.errors_text, *one.model.left_out_text]
+    return [*told, *([one.assumed] if one.assumed else [])]
 
 
 def scaled_text(one: Projected) -> str:

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from dsv4bench.errors import nearest
+from dsv4bench.results.counts import incomplete
 from dsv4bench.results.peaks import Device
 from dsv4bench.results.record import Record
 from dsv4bench.units import NS_PER_S
@@ -37,6 +38,17 @@ class Cell:
     record: Record
     costs: Costs
     uncosted: str | None = None
+
+    @property
+    def partial(self) -> bool:
+        """Whether a part of what ran in its profiled step has no place, so that times of its operations are missing."""
+        seen = self.record.device_time
+        return bool(seen) and (incomplete(self.record.coverage) or bool((seen or {}).get("unattributed_ns")))
+
+    @property
+    def timed(self) -> bool:
+        """Whether its device times are known, and whole."""
+        return bool(self.record.device_time) and not self.partial
 
     @property
     def launches(self) -> dict[Place, int]:
@@ -163,8 +175,8 @@ def ceiling_ns(cost: tuple[float, float], device: Device) -> tuple[float, Bound]
 
 
 def fit(cells: Sequence[Cell], device: Device) -> Fit | None:
-    """Fit the model of `device` on cells that are `alike`, or return None where none has device times."""
-    timed = [cell for cell in cells if cell.record.device_time]
+    """Fit the model of `device` on cells that are `alike`, or return None where none has whole device times."""
+    timed = [cell for cell in cells if cell.timed]
     if not timed:
         return None
     rows: dict[str, list[tuple[Cell, Place, int, int]]] = {}

@@ -103,6 +103,19 @@ def halved(seen):
     }
 
 
+def test_device_times_that_are_not_whole_are_left_out_and_said():
+    torn = cell(16, coverage={"attributed": 20, "unattributed": 10})
+    said = (
+        "device times left out of the fit (1 cell): a part of what ran in their profiled step has no place, so times"
+        " of its operations are missing"
+    )
+    (model,) = models([*run(), torn], PEAKS)
+    assert (model.fit.cells, model.left_out_text) == (8, [said])
+    assert said in records(cells=[*run(), torn])[0].note
+    assert models(run(), PEAKS)[0].left_out_text == []
+    assert models([torn], PEAKS) == []
+
+
 def test_every_target_has_records_of_its_own():
     keys = [one.key for target in (FAST_1, FAST_2) for one in records(target)]
     assert len(set(keys)) == len(keys) == 16

@@ -82,6 +82,26 @@ def test_cells_without_device_times_still_tell_the_step():
     assert fit(slower, FAST_1) is None
 
 
+PARTIAL = {
+    "an operation without a range": {"coverage": {"attributed": 20, "unattributed": 10}},
+    "launches without a kernel": {"coverage": {"attributed": 30, "lost": 1}},
+    "two counts that disagree": {"coverage": {"attributed": 30, "disagreement": "20 and 30 of sort"}},
+    "a graph's nodes without a place": {"coverage": {"attributed": 30, "unattributed": 0}, "unattributed_ns": 5},
+}
+
+
+@pytest.mark.parametrize("seen", PARTIAL.values(), ids=PARTIAL)
+def test_device_times_that_are_not_whole_are_left_out_of_the_fit(seen):
+    """A step with all counts but a tenth of the times would pull every share up; its own step time still tells."""
+    times = [{**one, "device_ns": one["device_ns"] // 10} for one in cell(2).record.device_time["rows"]]
+    unattributed = {"unattributed_ns": seen.get("unattributed_ns", 0)}
+    torn = cell(2, coverage=seen["coverage"], device_time={"rows": times, **unattributed})
+    assert (torn.timed, torn.partial, cell(2).timed, cell(2).partial) == (False, True, True, False)
+    found, clean = fit([*run(), torn], FAST_1), fit(run(), FAST_1)
+    assert (found.operations, found.cells, found.steady) == (clean.operations, 8, pytest.approx(1.1))
+    assert fit([torn], FAST_1) is None
+
+
 def replace_step(one, step_ns):
     samples = {**one.record.samples_ns, "step_period": [round(step_ns)]}
     return Cell(replace(one.record, samples_ns=samples), one.costs)
