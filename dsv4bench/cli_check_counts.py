@@ -34,6 +34,12 @@ Replay = Annotated[Words, typer.Option("--replay", metavar="off|on", help="Only 
 AttentionPath = Annotated[
     Words, typer.Option("--path", metavar="sparse|recipe", help="Only such cells. [as the file says]")
 ]
+Moe = Annotated[
+    Words, typer.Option("--moe", metavar="off|collectives|experts", help="Only such cells. [as the file says]")
+]
+Mhc = Annotated[
+    bool | None, typer.Option("--mhc/--no-mhc", help="Only cells with or without residual streams. [as the file says]")
+]
 Provider = Annotated[Words, typer.Option("--provider", metavar="NAME", help="Whose kernels, as for prefill. [auto]")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Keep the records of the run there. [nowhere]")]
 AllowUncounted = Annotated[
@@ -72,6 +78,8 @@ def counts(
     provider: Provider = None,
     replay: Replay = None,
     attention_path: AttentionPath = None,
+    moe: Moe = None,
+    mhc: Mhc = None,
     geometry: options.Geometry = None,
     device: Annotated[str | None, typer.Option("--device", metavar="auto|cpu|cuda", help="Where to run.")] = None,
     seed: Annotated[str | None, typer.Option("--seed", metavar="N", help="Seed of the run. [0]")] = None,
@@ -97,6 +105,7 @@ def counts(
 
     typed = {name: value for name, value in given.items() if value not in (None, [], ())}
     typed["path"] = typed.pop("attention_path", None)
+    typed["mhc"] = None if mhc is None else ["on" if mhc else "off"]
     trace = TraceOptions(patterns, infer, ledger, steps, allow_unattributed)
     request = Request(expect, path, typed, out, allow_uncounted, "json" if as_json else form, quiet, trace)
     raise typer.Exit(run_check(request))

@@ -7,7 +7,7 @@ import pytest
 
 from dsv4bench.results.schema import encode
 from dsv4bench.results.store import read_records
-from tests.command_line import command_line, tiny_config
+from tests.command_line import CONFIG, command_line, tiny_config
 from tests.results.synthetic import lost, record, sweep, with_variant
 from tests.source_tree import ROOT
 
@@ -152,6 +152,38 @@ def test_a_run_made_here_holds_or_is_broken(live, tmp_path):
     assert off.code == 1
     assert "    1  dequant_compressed          0  calls  at most 1      2" in off.out
     assert off.err == "[1/1] batch 1, 4 rows, v41+fp4\n"
+
+
+EXPERTS = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_shared_experts": 1}
+STREAMS = '[[expect]]\nop = "mhc_pre"\ncalls = { min = 1 }\n'
+
+
+@pytest.mark.parametrize(
+    ("cells", "typed", "code"),
+    [
+        ('[cells]\nmhc = "on"\nmoe = "experts"\n', (), 0),
+        ("", ("--mhc", "--moe", "experts"), 0),
+        ('[cells]\nmhc = "on"\n', ("--no-mhc",), 1),
+    ],
+    ids=["the file asks", "the command asks", "the command says otherwise"],
+)
+def test_a_run_made_here_has_more_than_attention_where_that_is_asked_for(run, tmp_path, cells, typed, code):
+    (tmp_path / "streams.toml").write_text(cells + STREAMS)
+    config = tmp_path / "experts.json"
+    config.write_text(json.dumps(CONFIG | EXPERTS))
+    asked = ("--expect", "streams.toml", "--geometry", config, *QUICK, "--reuse", "on", "--quiet", "--out", "kept")
+    assert run(*asked, *typed).code == code
+    (kept,) = read_records(tmp_path / "kept").records
+    assert kept.variant["mhc"] == ("off" if code else "on")
+    assert kept.variant["moe"] == ("off" if code else "experts")
+
+
+@pytest.mark.parametrize(("typed", "chosen"), [((), 2), (("--mhc",), 1), (("--no-mhc",), 1)], ids=["both", "on", "off"])
+def test_records_are_chosen_by_their_residual_streams(run, tmp_path, typed, chosen):
+    cells = [with_variant(record(1, "on", key=mhc), mhc=mhc) for mhc in ("off", "on")]
+    (tmp_path / "cells.jsonl").write_text("".join(map(encode, cells)))
+    found = json.loads(run("--expect", "after.toml", "cells.jsonl", "--json", *typed).out)
+    assert found["verdict"].endswith(f"in {chosen} {'cells' if chosen > 1 else 'cell'}")
 
 
 @pytest.mark.parametrize(

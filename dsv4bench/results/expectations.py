@@ -18,8 +18,11 @@ from dsv4bench.results.counts import COUNTED, OPERATIONS
 from dsv4bench.results.record import ENGINES, PLACES
 
 BY = ("op", "kv_source", "where")
-CELLS = ("kv", "reuse", "compressor", "graph", "graph-mode", "breaks", "break-outputs", "replay", "path", "moe")
-SWITCHES = (*CELLS, "mhc", "provider", "fault", "chunk", "dep-simulated", "dep", "seed")
+CELLS = (
+    *("kv", "reuse", "compressor", "graph", "graph-mode", "breaks", "break-outputs", "replay", "path"),
+    *("moe", "mhc"),
+)
+SWITCHES = (*CELLS, "provider", "fault", "chunk", "dep-simulated", "dep", "seed")
 KEYS = ("op", "ops", "by", "kv_source", "where", "engine", "variant", "because", *COUNTED)
 FILE_KEYS = ("cells", "expect")
 NUMBERS = ("chunk", "dep-simulated", "dep", "seed")  # switches whose values are whole numbers
