@@ -45,7 +45,7 @@ def end_with(starter: int, look_s: float, exit_code: int) -> None:
 def _is_there(process: int) -> bool:
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except OSError:  # nobody's, or by now the number of another user's process
         return False
     return True
 

@@ -1,5 +1,6 @@
 """A process that ends with the one that started it, whatever it runs."""
 
+import os
 import subprocess
 import sys
 import time
@@ -30,6 +31,21 @@ def test_a_process_ends_when_the_one_that_started_it_was_gone_before_it_looked()
     with subprocess.Popen(script("true")) as starter:
         pass
     code = f"{ENDS_WITH}; end_with({starter.pid}, 9, 7); time.sleep(60)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 7
+
+
+def test_a_number_that_another_users_process_has_now_is_of_no_starter():
+    code = f"""
+import os
+from dsv4bench.profiling import child
+
+def refused(*_):
+    raise PermissionError
+
+child.os.kill = refused
+child.end_with({os.getppid()}, 9, 7)
+child.time.sleep(20)
+"""
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=30, check=False).returncode == 7
 
 
