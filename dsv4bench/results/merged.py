@@ -8,6 +8,7 @@ the same record, not a second measurement, and is joined once.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,8 +47,8 @@ class Merged:
     @property
     def measured_again(self) -> list[str]:
         """The keys that more than one session has a record of."""
-        keys = [key for session in self.sessions for key in {record.key for record in session.records}]
-        return sorted(key for key in set(keys) if keys.count(key) > 1)
+        sessions = Counter(key for session in self.sessions for key in {record.key for record in session.records})
+        return sorted(key for key, count in sessions.items() if count > 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def buckets(max_tokens: int = MAX_TOKENS) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= max_tokens)
 
 
-def bucket_for(tokens: int, context: int, sizes: Sequence[int], context_limit: int = CONTEXT_LIMIT) -> int | Refusal:
+def bucket_for(tokens: int, context: int, sizes: Sequence[int]) -> int | Refusal:
     """Return the smallest of the ascending `sizes` of at least `tokens`, or the reason why the batch runs eagerly.
 
     `context` is the longest request in tokens after the forward.
@@ -39,6 +39,6 @@ def bucket_for(tokens: int, context: int, sizes: Sequence[int], context_limit: i
         return Refusal(f"{tokens} tokens are over the largest bucket, {sizes[-1] if sizes else 0}")
     if sizes[place] > MAX_GROWTH * tokens:
         return Refusal(f"bucket {sizes[place]} is over {MAX_GROWTH} times the {tokens} tokens")
-    if context > context_limit:
-        return Refusal(f"context {context} is over the graph's limit of {context_limit}")
+    if context > CONTEXT_LIMIT:
+        return Refusal(f"context {context} is over the graph's limit of {CONTEXT_LIMIT}")
     return sizes[place]

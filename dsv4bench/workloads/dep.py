@@ -8,7 +8,7 @@ from dataclasses import replace
 from dsv4bench.errors import UsageError
 from dsv4bench.workloads.axis import word_axis
 from dsv4bench.workloads.batch import Batch, Plan, Request, pack
-from dsv4bench.workloads.buckets import CONTEXT_LIMIT, Refusal, bucket_for
+from dsv4bench.workloads.buckets import Refusal, bucket_for
 
 ALIGNS = ("barrier", "free")
 
@@ -44,9 +44,9 @@ def renumbered(forwards: tuple[Batch, ...]) -> tuple[Batch, ...]:
     )
 
 
-def rank_bucket(batch: Batch, buckets: Sequence[int], context_limit: int = CONTEXT_LIMIT) -> int | Refusal | None:
+def rank_bucket(batch: Batch, buckets: Sequence[int]) -> int | Refusal | None:
     """Return the bucket that a rank would find alone, why there is none, or None for a rank without a row."""
-    return bucket_for(batch.live, batch.context, buckets, context_limit) if batch.live else None
+    return bucket_for(batch.live, batch.context, buckets) if batch.live else None
 
 
 def common_bucket(found: Sequence[int | Refusal | None]) -> int | Refusal:
@@ -57,15 +57,13 @@ def common_bucket(found: Sequence[int | Refusal | None]) -> int | Refusal:
     return max((one for one in found if isinstance(one, int)), default=Refusal("no rank has a token"))
 
 
-def pad_forward(
-    forward: tuple[Batch, ...], buckets: Sequence[int], context_limit: int = CONTEXT_LIMIT
-) -> tuple[Batch, ...] | Refusal:
+def pad_forward(forward: tuple[Batch, ...], buckets: Sequence[int]) -> tuple[Batch, ...] | Refusal:
     """Pad one forward, a batch per rank, to a common one of the `buckets` (MAX_LEN, 8.2), or say why not.
 
     Every busy rank must find a bucket of its own, as each would alone; the common one is the largest of them. A rank
     with no requests is materialised as an idle batch.
     """
-    return pad_to(forward, common_bucket([rank_bucket(batch, buckets, context_limit) for batch in forward]))
+    return pad_to(forward, common_bucket([rank_bucket(batch, buckets) for batch in forward]))
 
 
 def pad_to(forward: tuple[Batch, ...], bucket: int | Refusal) -> tuple[Batch, ...] | Refusal:
