@@ -89,8 +89,6 @@ def looked_at(**typed):
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
 def test_a_gpu_tells_the_least_that_was_free_of_each_side_alone(monkeypatch, gpu, graph):
     Device(monkeypatch, gpu, peaks=(6_000, 6_200))
-    held = []
-    monkeypatch.setattr(slack, "run_pieces", watched(slack.run_pieces, held))
     run = looked_at(graph=graph)
     off, on = (cell.memory for cell in run.runs)
     # others hold 10 000 - 4 000 free - 5 500 of ours
@@ -103,14 +101,6 @@ def test_a_gpu_tells_the_least_that_was_free_of_each_side_alone(monkeypatch, gpu
     assert [cell.captured for cell in run.runs] == [{}, {}]
     assert len(gpu.reset_graphs) == sum(line.startswith("capture into") for line in gpu.log)
     assert (len(gpu.reset_graphs) > 0) is graph
-
-
-def watched(honest, held):
-    def run_pieces(pieces):
-        held.append(len(pieces))
-        honest(pieces)
-
-    return run_pieces
 
 
 def test_only_the_workspace_of_the_cell_is_there_while_it_is_looked_at(monkeypatch, gpu):
