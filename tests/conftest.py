@@ -1,6 +1,7 @@
 """The test set-up: Triton's interpreter where there is no GPU, the device, and one seed."""
 
 import gc
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -17,6 +18,8 @@ settings.register_profile("dsv4bench", deadline=None, derandomize=True)
 settings.load_profile("dsv4bench")
 
 torch.set_num_threads(1)  # small tensors gain nothing from threads, and tests may run side by side
+
+os.getloadavg = lambda: (0.0, 0.0, 0.0)  # what else this machine does must not decide what is flagged
 
 HAVE_GPU = torch.cuda.is_available() and not interpreter.switched_on()
 

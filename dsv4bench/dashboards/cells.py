@@ -13,7 +13,8 @@ from dsv4bench.results.compare import Pair
 from dsv4bench.results.record import Record
 
 Thing = TypeVar("Thing")
-_AMOUNT = re.compile(r"\d+%|\d+(?= attributed)")  # what two sentences may differ in and still say the same
+# what two sentences may differ in and still say the same
+_AMOUNT = re.compile(r"\d+%|\d+(?= attributed)|\d+\.\d(?= of \d+ cores)")
 # named by the table's own columns or, the last one, as the number of ranks
 SHOWN_SWITCHES = ("reuse", "graph", "graph-mode", "breaks", "break-outputs", "dep-simulated")
 PADDED = "rows live/padded: new tokens, and what they are with the padding of graphs, of all forwards and ranks"
@@ -234,8 +235,8 @@ def _from_least_to_greatest(texts: Sequence[str]) -> str:
     return _AMOUNT.sub(span, texts[0])
 
 
-def _number(amount: str) -> int:
-    return int(amount.rstrip("%"))
+def _number(amount: str) -> float:
+    return float(amount.rstrip("%"))
 
 
 def notes_of(records: Sequence[Record], parts: Mapping[str, Sequence[Record]] = MappingProxyType({})) -> list[str]:

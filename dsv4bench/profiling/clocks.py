@@ -1,8 +1,12 @@
-"""What the GPU's clocks, power and temperature were while a cell was timed, read through NVML at block borders."""
+"""What the GPU's clocks, power and temperature were while a cell was timed, read through NVML at block borders.
+
+And who else was at work there: processes on the GPU, or load on a CPU that is timed itself.
+"""
 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +27,7 @@ REASONS = {
 }
 THROTTLING = ("sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 TOP_CLOCK_SHARE = 0.95
+LEAST_OTHER_LOAD = 0.5  # of a core; what an idle system does on the side is less
 _SM_CLOCK, _MEMORY_CLOCK, _GPU_TEMPERATURE = 1, 2, 0  # NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU
 
 
@@ -87,12 +92,16 @@ class ClockMonitor:
     """Keeps a `ClockSample` for every call of `sample`, and none where `nvml` is None.
 
     `other_processes` is the most processes of others that `look_around` has seen, None where NVML does not tell.
+    `other_load` is the most that it has seen of a CPU's load beyond the `own_threads` of this run, in cores; None on a
+    GPU, for which nobody gives their number.
     """
 
-    def __init__(self, nvml: Nvml | None) -> None:
+    def __init__(self, nvml: Nvml | None, own_threads: int | None = None) -> None:
         self.samples: list[ClockSample] = []
         self.other_processes: int | None = None
+        self.other_load: float | None = None
         self._nvml = nvml
+        self._own_threads = own_threads
 
     @property
     def sm_mhz(self) -> Callable[[], int | None] | None:
@@ -100,10 +109,13 @@ class ClockMonitor:
         return self._nvml.sm_mhz if self._nvml else None
 
     def look_around(self) -> None:
-        """Count the other processes on the GPU; too slow for between samples."""
+        """Count the other processes on the GPU, or see what else the CPU does; too slow for between samples."""
         found = self._nvml.other_processes() if self._nvml else None
         if found is not None:
             self.other_processes = max(found, self.other_processes or 0)
+        load = None if self._own_threads is None else load_average()
+        if load is not None and self._own_threads is not None:
+            self.other_load = max(load - self._own_threads, self.other_load or 0.0)
 
     def sample(self) -> None:
         """Read clocks, power, temperature and throttle reasons now."""
@@ -126,9 +138,19 @@ class ClockMonitor:
         }
 
     def flags(self) -> list[str]:
-        """Return the flags that these samples earn: throttling, relative to their own top clock, and a shared GPU."""
+        """Return what is doubtful of these samples: throttling, by their own top clock, and a shared device."""
         others = [f"other processes on the GPU: {self.other_processes}"] if self.other_processes else []
+        if (self.other_load or 0.0) >= LEAST_OTHER_LOAD:
+            others.append(f"other load on the CPU: {self.other_load:.1f} of {os.cpu_count()} cores")
         return throttle_flags(self.samples) + others
+
+
+def load_average() -> float | None:
+    """Return the threads that ran or waited to run on this machine, over the last minute; None where nobody says."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
 
 
 def read(nvml: Nvml) -> ClockSample:

@@ -177,7 +177,7 @@ class GroupRun:
         """Time the cells of each rank, one rank after another; where there are several, each forward by itself."""
         if not runs:
             return
-        monitor = ClockMonitor(self.session.nvml)
+        monitor = ClockMonitor(self.session.nvml, self.session.own_threads)
         monitor.look_around()
         several = len(self.prefill.forwards) > 1
         for forwards in self.prefill.forwards:

@@ -87,7 +87,7 @@ class KernelRun:
         self.shape = group[0].shape
         self.cost: Cost | None = None
         self.sets: list[Tensors] = []
-        self.clocks = ClockMonitor(session.nvml)
+        self.clocks = ClockMonitor(session.nvml, session.own_threads)
         self.ceilings: dict[str, float] = {}
         self._pure: set[str] = set()
         self._movers: dict[str, tuple[Mover, Loop]] = {}
@@ -146,7 +146,9 @@ class KernelRun:
             for period, one in lane.loops.items()
         ]
         subjects += [Subject.of(one.run, "ceiling") for _, one in self._movers.values()]
+        self.clocks.look_around()
         timings = iter(interleave(subjects, self.session.clock, self.session.rule, self.clocks.sample))
+        self.clocks.look_around()
         for lane in lanes:
             lane.timings = {period: next(timings) for period in lane.loops}
         for (name, (mover, one)), timing in zip(self._movers.items(), timings, strict=True):

@@ -112,11 +112,9 @@ class RankRun(GroupRun):
             places = range(len(forwards))
             largest = max(places, key=lambda place: (forwards[place].bucket is not None, forwards[place].rows))
             return self.prefill.forwards[0][largest]
-        return (
-            super().counted(run)
-            if not self.idle
-            else max(self.prefill.all_forwards(), key=lambda forward: forward.batch.rows)
-        )
+        if self.idle:
+            return max(self.prefill.all_forwards(), key=lambda forward: forward.batch.rows)
+        return super().counted(run)
 
     def _time(self, runs: list[CellRun], part: Callable[[CellRun, Forward], Part], period: Period) -> None:
         """Time the cells that all ranks can still measure, each forward by itself: ranks wait for each other there."""
@@ -124,7 +122,7 @@ class RankRun(GroupRun):
         runs = [run for run in runs if run.live]
         if not runs:
             return
-        monitor = ClockMonitor(self.session.nvml)
+        monitor = ClockMonitor(self.session.nvml, self.session.own_threads)
         monitor.look_around()
         for run in runs:
             run.timings, run.clocks = [[] for _ in range(self.peers.size)], monitor

@@ -37,6 +37,14 @@ class Session:
         code = _with_changes(own.get("commit") or f"version {own.get('dsv4bench')}", own)
         return f"{code}, src {src['name']} {_with_changes(src['commit'], src)}" if src else code
 
+    @property
+    def own_threads(self) -> int | None:
+        """The threads of this run on the CPU that is timed; None where a GPU is, and on all ranks but one."""
+        peers = self.peers
+        if self.device.type != "cpu" or (peers and peers.rank):
+            return None
+        return torch.get_num_threads() * (peers.size if peers else 1)
+
     def with_free_bytes(self) -> Session:
         """Return this session with the memory that is free now, before anything is loaded, unless it has been asked.
 

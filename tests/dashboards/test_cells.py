@@ -59,9 +59,13 @@ def test_what_is_said_of_a_whole_part_names_the_part(cells, said):
         (["4% of it", "12% of it", "9% of it"], ["4% to 12% of it"]),
         (["41% and 4%", "41% and 6%"], ["41% and 4% to 6%"]),
         (["1 rank, 4%", "2 ranks, 4%"], ["1 rank, 4% (eager, batch 1 x 1024)", "2 ranks, 4% (eager, batch 2 x 1024)"]),
+        (
+            ["other load on the CPU: 1.8 of 2 cores", "other load on the CPU: 10.2 of 2 cores"],
+            ["other load on the CPU: 1.8 to 10.2 of 2 cores"],
+        ),
         (["coverage: 623 attributed", "coverage: 589 attributed"], ["coverage: 589 to 623 attributed"]),
     ],
-    ids=["one share", "one of two shares", "other words", "counts"],
+    ids=["one share", "one of two shares", "other words", "loads", "counts"],
 )
 def test_sentences_that_differ_in_shares_or_counts_are_one(texts, said):
     records = [replace(record(batch), note=[text]) for batch, text in enumerate(texts, start=1)]

@@ -132,6 +132,36 @@ def test_the_most_processes_of_others_is_kept_and_flagged():
     assert monitor.flags() == ["throttled: sw_power_cap", "other processes on the GPU: 2"]
 
 
+@pytest.mark.parametrize(
+    ("own_threads", "loads", "flags"),
+    [
+        (1, (1.0, 2.8), ["other load on the CPU: 1.8 of 2 cores"]),
+        (1, (3.25, 1.0), ["other load on the CPU: 2.2 of 2 cores"]),
+        (2, (1.0, 2.8), ["other load on the CPU: 0.8 of 2 cores"]),
+        (1, (0.0, 1.4), []),
+        (1, (None, 1.9), ["other load on the CPU: 0.9 of 2 cores"]),
+        (1, (None, None), []),
+        (None, (9.0, 9.0), []),
+    ],
+    ids=["in the end", "at the start", "two ranks", "its own", "told once", "not told", "a GPU is timed"],
+)
+def test_a_cpu_that_does_more_than_this_run_is_flagged(monkeypatch, own_threads, loads, flags):
+    said = iter(loads)
+
+    def load_average():
+        load = next(said)
+        if load is None:
+            raise OSError
+        return (load, 90.0, 90.0)
+
+    monkeypatch.setattr("os.getloadavg", load_average)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monitor = ClockMonitor(None, own_threads)
+    monitor.look_around()
+    monitor.look_around()
+    assert monitor.flags() == flags
+
+
 def test_the_sm_clock_alone_is_read_where_nvml_tells():
     assert ClockMonitor(Nvml(FakeNvml(**FULL), "handle")).sm_mhz() == 1980
     assert ClockMonitor(Nvml(FakeNvml(), "handle")).sm_mhz() is None

@@ -1,6 +1,7 @@
 """What all groups of a run share: the name of the measuring code, the pace, and the lines about the machine."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -79,3 +80,17 @@ def test_a_session_on_a_gpu_asks_nvml_and_memory_only_when_told_to(monkeypatch):
     assert (opened.free_bytes, known.free_bytes) == (0, 7)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: pytest.fail("something may be loaded by now"))
     assert known.with_free_bytes() is known
+
+
+@pytest.mark.parametrize(
+    ("device", "peers", "threads"),
+    [
+        ("cpu", None, 1),
+        ("cpu", SimpleNamespace(rank=0, size=4), 4),
+        ("cpu", SimpleNamespace(rank=1, size=4), None),
+        ("cuda", None, None),
+    ],
+    ids=["one process", "rank 0 speaks for all", "another rank", "a GPU"],
+)
+def test_the_threads_that_load_a_cpu_are_those_of_all_ranks(device, peers, threads):
+    assert session(device=torch.device(device), peers=peers).own_threads == threads
