@@ -58,12 +58,13 @@ def unlike(ranks: Sequence[Launched], breaks: bool = True) -> str | None:
     own rows, so they are compared by calls, among ranks that have any, and only where `breaks` says that no rank
     chooses its way by its rows.
     """
-    first = next((one.bucket for one in ranks if one.rows), None)
-    replaying = [rank for rank, one in enumerate(ranks) if one.rows and one.bucket == first]
+    for bucket in dict.fromkeys(one.bucket for one in ranks if one.rows):
+        replaying = [rank for rank, one in enumerate(ranks) if one.rows and one.bucket == bucket]
+        difference = _first(ranks, replaying, lambda row: row["where"] == "segment", METRICS)
+        if difference is not None:
+            return difference
     at_work = [rank for rank, one in enumerate(ranks) if one.live and breaks]
-    return _first(ranks, replaying, lambda row: row["where"] == "segment", METRICS) or _first(
-        ranks, at_work, lambda row: row["where"] != "segment" and row["op"] != OF_PADDING, ("calls",)
-    )
+    return _first(ranks, at_work, lambda row: row["where"] != "segment" and row["op"] != OF_PADDING, ("calls",))
 
 
 def _first(

@@ -49,6 +49,10 @@ def test_a_record_keeps_the_sums_of_each_source():
         ((SAME, SAME, rank(row(kernels=4), live=False)), "compress_c2 (kv_source 2, segment): 4 kernels on rank 2, 3"),
         ((SAME, rank(row(), row("index_key", kv_source=None), BREAK)), "index_key (segment): 1 calls on rank 1, 0 on"),
         ((SAME, rank(row(kernels=4), BREAK, bucket=16)), None),
+        (
+            (SAME, rank(row(), bucket=16, live=False), rank(row(kernels=4), bucket=16, live=False)),
+            "compress_c2 (kv_source 2, segment): 4 kernels on rank 2, 3 on rank 1",
+        ),
         ((rank(row("q_proj")), rank(row("q_proj", kernels=9))), None),
         ((SAME, rank(row(), row("dequant_swa", where="break", kernels=2))), None),
         ((SAME, rank(row(), {**BREAK, "calls": 2})), "dequant_swa (kv_source 2, break): 2 calls on rank 1, 1"),
@@ -64,6 +68,7 @@ def test_a_record_keeps_the_sums_of_each_source():
         "another kernel in an idle rank's graph",
         "one more operation in the graph",
         "another bucket is another graph",
+        "another kernel in the graph of another bucket",
         "a GEMM may take more kernels",
         "a break may take more kernels",
         "a break has another call",
