@@ -12,10 +12,11 @@ from dsv4bench.cli_ab_setup import Setup
 from dsv4bench.dashboards.ab_plan_table import ab_plan_table
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.profiling.ab_experiment import CELL_S, Experiment
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.noise_floor import SAMPLE_NOISE, noise_floor, resolvable_ns
 from dsv4bench.results.store import read_records
 from dsv4bench.results.trials import trials
-from dsv4bench.results.verdict import NARROW_SHARE, MinEffect
+from dsv4bench.results.verdict import NARROW_SHARE
 from dsv4bench.units import NS_PER_S, format_percent
 from dsv4bench.workloads.dry_run import OTHER_RUNS, Planned, as_plain, plan_notes, planned
 from dsv4bench.workloads.sides import ONE_SIDE_ONLY, Two

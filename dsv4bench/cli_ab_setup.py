@@ -11,8 +11,8 @@ from dsv4bench.cli import AXES
 from dsv4bench.cli_ab_sources import Place, place_texts, places
 from dsv4bench.profiling.ab_experiment import Experiment
 from dsv4bench.profiling.time_limit import parse_time_limit
+from dsv4bench.results.min_effect import MinEffect, parse_min_effect
 from dsv4bench.results.trials import SIDES
-from dsv4bench.results.verdict import MinEffect, parse_min_effect
 from dsv4bench.results.verdict_stats import pairs_needed
 from dsv4bench.units import format_count
 from dsv4bench.workloads.cells import cells

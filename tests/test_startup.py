@@ -45,6 +45,19 @@ def test_a_process_starts_without_heavy_packages(module):
     assert loaded == ""
 
 
+MEASURING = ("group", "sweep", "dep_rank", "ab_child", "digest_child")
+
+
+@pytest.mark.parametrize("module", MEASURING)
+def test_a_process_that_measures_starts_without_pandas_and_scipy(module):
+    """Every rank and every fresh process of an A/B pays for what it imports; verdicts are reached elsewhere."""
+    loaded = python(
+        f"import sys, dsv4bench.profiling.{module};"
+        "print(*[name for name in ('pandas', 'scipy', 'pyarrow', 'matplotlib') if name in sys.modules])"
+    )
+    assert loaded == ""
+
+
 def test_help_answers_at_once():
     def seconds() -> float:
         """Return the CPU time of one call: start-up waits for nothing, and other tests share the cores' wall time."""

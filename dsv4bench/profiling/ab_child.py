@@ -15,8 +15,8 @@ from dsv4bench.errors import DsvError
 from dsv4bench.profiling import sweep
 from dsv4bench.profiling.ab_experiment import Experiment, cell_of
 from dsv4bench.profiling.session import open_session
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.store import Store, resume_store
-from dsv4bench.results.verdict import MinEffect
 from dsv4bench.workloads.cells import cells
 from dsv4bench.workloads.options import PrefillArguments, prefill_options
 from dsv4bench.workloads.sides import Switches, Two, in_groups, two_sides

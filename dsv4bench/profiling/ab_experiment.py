@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
+from dsv4bench.results.min_effect import MinEffect, default_min_effect
 from dsv4bench.results.record import Record
 from dsv4bench.results.trials import SIDES
-from dsv4bench.results.verdict import MinEffect, default_min_effect
 from dsv4bench.workloads.cells import Cell
 from dsv4bench.workloads.sides import Two
 

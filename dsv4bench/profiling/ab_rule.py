@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 
 from dsv4bench.profiling.timing import StopRule
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.stats import CONFIDENCE
 from dsv4bench.results.trials import PairOfSamples, merged
-from dsv4bench.results.verdict import NARROW_SHARE, MinEffect
+from dsv4bench.results.verdict import NARROW_SHARE
 from dsv4bench.results.verdict_stats import log_ratios, medians_ns, pair_interval
 
 # why sampling ended

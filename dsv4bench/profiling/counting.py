@@ -3,6 +3,8 @@
 An eager step on a GPU is counted by torch.profiler. In a graph the capture ledger counts the segments, and the
 profiler, over one replay, the breaks; the same trace gives the device time of both. On a CPU calls and aten operations
 are counted while the pieces run.
+
+What reads traces is imported where a trace is read: it needs pandas, and most processes that measure profile nothing.
 """
 
 from __future__ import annotations
@@ -10,23 +12,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dsv4bench.errors import CaptureError
 from dsv4bench.profiling.aten import AtenCounter
 from dsv4bench.profiling.capture import Captured, Listeners, run_pieces
 from dsv4bench.profiling.capture_ledger import METHOD as CAPTURE_METHOD
 from dsv4bench.profiling.capture_ledger import CaptureLedger
-from dsv4bench.profiling.device_time import device_time
 from dsv4bench.profiling.graph_nodes import load_graph_nodes
 from dsv4bench.profiling.ledger import DEVICE_METRICS, CallLedger, Ledger, Row, Where
 from dsv4bench.profiling.profiler import profile_trace
-from dsv4bench.profiling.replay_match import Replayed, match_replay
-from dsv4bench.profiling.traces.attribute import Coverage, attribute
-from dsv4bench.profiling.traces.columns import Trace
 from dsv4bench.ranges import Mark, RecordFunction, Several, Silent
 from dsv4bench.results.ledger_table import Graph, to_plain
 from dsv4bench.workloads.step import Piece, Step
+
+if TYPE_CHECKING:
+    from dsv4bench.profiling.replay_match import Replayed
+    from dsv4bench.profiling.traces.attribute import Coverage
+    from dsv4bench.profiling.traces.columns import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,10 @@ def _together(step: Step, run: Callable[[], None]) -> None:
 
 def count_eager(step: Step, pieces: Sequence[Piece]) -> Counts:
     """Run the pieces once under the profiler of a GPU and count calls and device operations."""
+    from dsv4bench.profiling.device_time import device_time
+    from dsv4bench.profiling.replay_match import Replayed
+    from dsv4bench.profiling.traces.attribute import attribute
+
     ledger, trace = profile_eager(step, pieces)
     found = attribute(trace)
     ledger.merge(found.ledger)
@@ -124,6 +131,10 @@ class GraphCounter:
 
     def count(self, trace: Trace) -> Counts:
         """Return segments (ledger) and breaks (the trace of a replay) together, with the time of both."""
+        from dsv4bench.profiling.device_time import device_time
+        from dsv4bench.profiling.replay_match import match_replay
+        from dsv4bench.profiling.traces.attribute import attribute
+
         segment = self._ledger.total(*DEVICE_METRICS)
         breaks, replayed = attribute(trace, "break"), match_replay(trace, self.graphs)
         self._ledger.merge(breaks.ledger)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from dsv4bench.profiling.traces import kineto_reader
-from dsv4bench.profiling.traces.columns import Trace
+if TYPE_CHECKING:
+    from dsv4bench.profiling.traces.columns import Trace
 
 
 def profile_trace(run: Callable[[], None], device: str) -> Trace:
@@ -18,6 +19,8 @@ def profile_trace(run: Callable[[], None], device: str) -> Trace:
 
     `run` must mark its ranges with `ranges.RecordFunction`. On a "cpu" there are no device operations.
     """
+    from dsv4bench.profiling.traces import kineto_reader  # pandas, which a process that profiles nothing does without
+
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
     with profile(activities=activities, acc_events=True) as profiler:
         run()

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.stats import CONFIDENCE
 from dsv4bench.results.trials import Trial
-from dsv4bench.results.verdict import ALPHA, MinEffect, Verdict, judge
+from dsv4bench.results.verdict import ALPHA, Verdict, judge
 
 SAMPLE_NOISE = 0.01  # standard deviation of a step of some milliseconds in a graph on an H200 (results/h200-default)
 OF_A_MEDIAN = 1.25  # the error of a median of many samples over that of their mean: sqrt(pi / 2)

@@ -8,7 +8,6 @@ from functools import cache
 from statistics import median
 
 import numpy as np
-from scipy.special import bdtr  # scipy.stats has the same and takes a second to import
 
 CONFIDENCE = 0.95
 
@@ -54,9 +53,11 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
 @cache
 def _rank(count: int, confidence: float) -> tuple[int, float]:
     """Return k such that the k-th smallest and the k-th largest enclose the true median, and how surely they do."""
-    at_most = bdtr(np.arange(count + 1), count, 0.5)  # P(at most k samples below the true median)
-    rank = max(1, int(np.searchsorted(at_most, (1 - confidence) / 2)))
-    return rank, max(0.0, 1 - 2 * float(at_most[rank - 1]))
+    # of all 2^count ways to lie below or above the true median: fewer than k samples below, and exactly k
+    fewer, exactly, k, outcomes = 0, 1, 0, 2**count
+    while k < 1 or (fewer + exactly) / outcomes < (1 - confidence) / 2:
+        fewer, exactly, k = fewer + exactly, exactly * (count - k) // (k + 1), k + 1
+    return k, max(0.0, 1 - 2 * fewer / outcomes)
 
 
 def paired_difference(before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE) -> Interval:

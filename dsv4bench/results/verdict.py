@@ -6,16 +6,15 @@ docs/ab.md, "How a verdict is reached", says the same in words.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
-from dsv4bench.errors import UsageError, nearest
 from dsv4bench.results.compare import NOT_RESOLVABLE, predicted_difference_ns
 from dsv4bench.results.cycles import clock_objection
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.stats import CONFIDENCE, Interval, median_interval
 from dsv4bench.results.trials import FRESH, Trial
 from dsv4bench.results.verdict_stats import (
@@ -27,32 +26,13 @@ from dsv4bench.results.verdict_stats import (
     pairs_needed,
     signed_rank_p,
 )
-from dsv4bench.units import NS_PER_MS, NS_PER_S, NS_PER_US, format_count, format_ns, format_percent
+from dsv4bench.units import format_count, format_ns, format_percent
 
 Word = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
 
 ALPHA = 0.05
 UNEXPLAINED, CLOCK, IMPLAUSIBLE = "unexplained", "clock", "implausible"
-GRAPH_MIN_EFFECT, EAGER_MIN_EFFECT = 0.005, 0.01
-TIMES = {"ns": 1, "us": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S}
 NARROW_SHARE = 0.5  # of the least effect: so wide an interval finds twice that effect in 97 of 100 trials
-
-
-@dataclass(frozen=True, slots=True)
-class MinEffect:
-    """The least difference that a verdict may name: a share of A's time, or nanoseconds; exactly one is given."""
-
-    relative: float | None = None
-    absolute_ns: float | None = None
-
-    @property
-    def text(self) -> str:
-        """The least difference as a reader writes it: "0.5 %" or "50 us"."""
-        return format_ns(self.absolute_ns, 2) if self.absolute_ns else f"{(self.relative or 0.0) * 100:.3g} %"
-
-    def of_ns(self, time_ns: float) -> float:
-        """Return the least difference in nanoseconds where A takes `time_ns`."""
-        return self.absolute_ns if self.absolute_ns is not None else (self.relative or 0.0) * time_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +56,7 @@ class Verdict:
     predicted_ns: float | None = None
     p: float | None = None
     p_holm: float | None = None
-    min_effect: MinEffect = MinEffect()
+    min_effect: MinEffect = field(default_factory=MinEffect)
     marks: tuple[str, ...] = ()
 
     @property
@@ -109,28 +89,6 @@ def judge(trials: Iterable[Trial], alpha: float = ALPHA) -> list[Verdict]:
         for place, p in zip(places, holm([seen[place].p or 0.0 for place in places]), strict=True):
             seen[place] = _marked(_decided(replace(seen[place], p_holm=p), len(places), alpha))
     return seen
-
-
-def default_min_effect(graph: bool) -> MinEffect:
-    """Return the least effect where the user gives none: 0.5 % in a graph, 1 % eager."""
-    return MinEffect(relative=GRAPH_MIN_EFFECT if graph else EAGER_MIN_EFFECT)
-
-
-def parse_min_effect(text: str) -> MinEffect:
-    """Return the least effect that "0.5%" or "50us" says; UsageError with the nearest right form."""
-    number, unit = re.fullmatch(r"\s*([0-9.+-]*)\s*(.*?)\s*", text, re.DOTALL).groups()  # type: ignore[union-attr]
-    known = ("%", *TIMES)
-    try:
-        value = float(number)
-    except ValueError:
-        raise UsageError(f"--min-effect {text}: expected a share or a time, e.g. 0.5% or 50us") from None
-    if unit not in known:
-        hint = nearest(unit, known) if unit else f" (did you mean '{number}%'?)"
-        raise UsageError(f"--min-effect {text}: expected a number and one of {', '.join(known)}, e.g. 0.5%{hint}")
-    if not 0 < value < (100 if unit == "%" else math.inf):
-        limits = "above 0% and below 100%" if unit == "%" else "a time above 0"
-        raise UsageError(f"--min-effect {text}: expected {limits}, e.g. 0.5% or 50us")
-    return MinEffect(relative=value / 100) if unit == "%" else MinEffect(absolute_ns=value * TIMES[unit])
 
 
 def _seen(trial: Trial) -> Verdict:

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.container import ErrorbarContainer
 
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.stats import Interval
 from dsv4bench.results.trials import trials
-from dsv4bench.results.verdict import MinEffect, Verdict
+from dsv4bench.results.verdict import Verdict
 from tests.results.synthetic import ramp, record, sweep, with_side, with_variant
 
 NO_BREAKS = {"breaks": None, "break-outputs": None}

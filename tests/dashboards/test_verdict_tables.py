@@ -7,9 +7,10 @@ import pytest
 
 from dsv4bench.dashboards.cells import PADDED
 from dsv4bench.dashboards.verdict_tables import verdict_tables
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.noise_floor import Floor
 from dsv4bench.results.trials import trials
-from dsv4bench.results.verdict import MinEffect, Verdict, judge
+from dsv4bench.results.verdict import Verdict, judge
 from tests.dashboards.verdict_scenes import FILES, GOLDEN, SCENES, drawn, floors, h200, sided, verdict
 from tests.results.synthetic import GPU, ramp, record, with_side, with_variant
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from dsv4bench.dashboards.pr_block import pr_block
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.dashboards.verdict_tables import verdict_tables
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.noise_floor import Floor
 from dsv4bench.results.stats import Interval
 from dsv4bench.results.trials import trials
-from dsv4bench.results.verdict import MinEffect, Verdict
+from dsv4bench.results.verdict import Verdict
 from tests.results.synthetic import GPU, cpu_sweep, lost, record, sweep, with_side
 
 FILES = [("h200", "txt"), ("h200", "csv"), ("h200", "md"), ("cpu", "txt"), ("trees", "md")]

@@ -11,8 +11,8 @@ from dsv4bench.profiling import sweep
 from dsv4bench.profiling.ab_child import Job, main, parse_job
 from dsv4bench.profiling.ab_experiment import Experiment
 from dsv4bench.profiling.recording import unmeasured
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.store import read_records
-from dsv4bench.results.verdict import MinEffect
 from dsv4bench.workloads.options import PrefillArguments
 from tests.command_line import HERE, tiny_config
 from tests.source_tree import ROOT

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 import pytest
 
 from dsv4bench.profiling.ab_experiment import Experiment, block_clocks, cell_of, find_session, session_name
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.trials import trials
-from dsv4bench.results.verdict import MinEffect
 from dsv4bench.workloads.sides import Two
 from tests.profiling.small_groups import group
 from tests.results.synthetic import record

@@ -3,8 +3,8 @@
 import pytest
 
 from dsv4bench.profiling.ab_rule import ALL_PAIRS, CELL_LIMIT, NARROW, TIME_LIMIT, Budget, PairsRule, narrow
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.trials import PairOfSamples
-from dsv4bench.results.verdict import MinEffect
 
 HALF_PERCENT = MinEffect(relative=0.005)
 

@@ -4,8 +4,8 @@ from math import sqrt
 
 import pytest
 
+from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.noise_floor import false_rate, noise_floor, resolvable_ns
-from dsv4bench.results.verdict import MinEffect
 from tests.results.test_verdict import A_NS, STEADY, around, trial
 
 SHARE = MinEffect(relative=0.005)

@@ -9,8 +9,9 @@ from functools import cache
 
 import numpy as np
 
+from dsv4bench.results.min_effect import default_min_effect
 from dsv4bench.results.trials import trials
-from dsv4bench.results.verdict import default_min_effect, judge
+from dsv4bench.results.verdict import judge
 from tests.results.recorded_noise import recorded
 from tests.results.synthetic import record, with_side
 
