@@ -16,6 +16,8 @@ from dsv4bench import cli_kernel_options as kernel_options
 from dsv4bench import cli_options as options
 from dsv4bench.cli_ab import ab
 from dsv4bench.cli_check import check
+from dsv4bench.cli_mistakes import NOT_TYPED_SO, mistake
+from dsv4bench.cli_place import place_of
 from dsv4bench.cli_trace import trace
 from dsv4bench.errors import DsvError, RecordError, UsageError
 
@@ -250,13 +252,36 @@ def _terminated(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+def _say_what_was_mistyped(error: Any) -> None:
+    """Say it in one line; help where nothing was typed at all."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    elif _speaks():
+        typer.echo(mistake(error, typer.main.get_command(app), sys.argv[1:]), err=True)
+
+
+def _speaks(for_its_host: bool = False) -> bool:
+    """Return whether this process complains; of a run's ranks, which share a command, the first does (of its host)."""
+    try:
+        place = place_of(os.environ)
+    except UsageError:
+        return True
+    return place is None or (place.local_rank if for_its_host else place.rank) == 0
+
+
 def main() -> None:
     """Run the command line; an error of ours is one line on stderr and an exit code."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        app()
+        raise SystemExit(app(standalone_mode=False))
+    except typer.Abort:  # Ctrl-C before a command, in some versions of typer
+        raise SystemExit(INTERRUPTED) from None
+    except NOT_TYPED_SO as error:
+        _say_what_was_mistyped(error)
+        raise SystemExit(USAGE) from None
     except (UsageError, RecordError) as error:
-        typer.echo(f"dsv4bench: {error}", err=True)
+        if _speaks(for_its_host=True):  # what is asked for may be missing on one of the hosts
+            typer.echo(f"dsv4bench: {error}", err=True)
         raise SystemExit(USAGE) from None
     except DsvError as error:
         typer.echo(f"dsv4bench: {error}", err=True)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,7 @@ from typing import Any
 
 from dsv4bench.cli import FAILED, INTERRUPTED, OK, USAGE
 from dsv4bench.cli_dep_rank import screen
+from dsv4bench.cli_place import Place, place_of
 from dsv4bench.cli_profile import recorder
 from dsv4bench.cli_shard import directory_of
 from dsv4bench.cli_source import SourceTree
@@ -29,42 +30,6 @@ from dsv4bench.workloads.options import PrefillArguments, PrefillOptions
 from dsv4bench.workloads.shard import shard
 
 PORT = "29500"  # of the rendezvous where SLURM names none, as in torch's own examples
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Which rank of how many the environment makes of this process, and on its host."""
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-
-
-def place_of(environment: Mapping[str, str]) -> Place | None:
-    """Return the rank that torchrun or srun gave to this process, or None where nobody did.
-
-    The script of a SLURM batch job has a rank too, but no step, and a shell in a step of one task (`srun --pty bash`)
-    is alone: there nobody else would come.
-    """
-    torchrun = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    slurm = ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")
-    if {"RANK", "WORLD_SIZE"} <= environment.keys():
-        names = torchrun
-    elif {"SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_ID"} <= environment.keys() and environment["SLURM_NTASKS"] != "1":
-        names = slurm
-    else:
-        return None
-    rank, size = (_number(name, environment[name]) for name in names[:2])
-    local_rank = _number(names[2], environment.get(names[2], "0"))
-    local_size = _number(names[3], environment.get(names[3], str(local_rank + 1)).split("(")[0].split(",")[0])
-    return Place(rank, size, local_rank, local_size)
-
-
-def _number(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise UsageError(f"{name}={text}: expected a whole number, as torchrun and srun set it")
-    return int(text)
 
 
 @dataclass(frozen=True, slots=True)

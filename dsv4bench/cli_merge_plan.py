@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dsv4bench.cli import app
+from dsv4bench.cli_mistakes import NOT_TYPED_SO
 from dsv4bench.cli_repro_run import typed_values
 from dsv4bench.errors import UsageError
 from dsv4bench.results.compare import without_place
@@ -29,8 +30,6 @@ from dsv4bench.workloads.shard import dealt
 if TYPE_CHECKING:
     from dsv4bench.workloads.cells import Cell
 
-# what parsing raises: click's UsageError, which newer versions of typer have inside themselves
-NOT_TYPED_SO: type[Exception] = typer.BadParameter.__mro__[1]
 ANY_PROVIDER = ""  # of a kernel that no record of its command is of
 
 CellId = tuple[str, str]  # the key of its group, and its switches as JSON

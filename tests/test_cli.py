@@ -146,21 +146,6 @@ def test_what_cannot_be_shown_gets_one_line_too(run, here, records, typed, expec
     assert run(*typed.split()).slip.startswith(expected)
 
 
-@pytest.mark.parametrize(
-    ("typed", "expected"),
-    [
-        ("prefil", "No such command 'prefil'"),
-        ("prefill --bach 3", "No such option: --bach"),
-        ("prefill --batch", "Option '--batch' requires an argument"),
-    ],
-    ids=["a command", "an option", "no value"],
-)
-def test_a_slip_of_the_pen_is_named(run, typed, expected):
-    found = run(*typed.split())
-    assert (found.code, found.out) == (2, "")
-    assert expected in found.err
-
-
 def test_any_other_error_of_ours_is_one_line_and_exit_code_1(run, records, monkeypatch):
     def fail(*_):
         raise CellError("no cell")
