@@ -1,7 +1,7 @@
 """One rank of `prefill --dep`: its part of every cell; rank 0 keeps the records of all.
 
-A rank that is lost takes the group that ran with it: rank 0 writes that group's cells as failed and ends, and so do the
-others. What had been finished is on the disk by then.
+A rank that is lost takes the group that ran with it: rank 0 writes that group's cells as failed, or as out of memory
+where the rank said so, and ends, and so do the others. What had been finished is on the disk by then.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch.distributed as dist
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling import sweep
 from dsv4bench.profiling.cell_run import outcome
-from dsv4bench.profiling.lifeline import Lifeline
+from dsv4bench.profiling.lifeline import LOST, Lifeline
 from dsv4bench.profiling.peers import Peers, exchange, open_peers
 from dsv4bench.profiling.profile_pass import TOOLS, jobs_of, trace_name
 from dsv4bench.profiling.rank_traces import Recorder, record_ranks
@@ -106,10 +106,10 @@ class Keeper:
                 folder = trace_folder(self._store.directory, cell, record.key)
                 self._store.append(replace(record, traces=[folder.name] if folder.is_dir() else []))
 
-    def lose(self, reason: str) -> None:
-        """Keep the next group's cells as failed, where there is one."""
+    def lose(self, reason: str, status: str = LOST) -> None:
+        """Keep the next group's cells with a status and the reason for it, where there is one."""
         if self._left:
-            self.keep([unmeasured(cell, self._session, "failed", reason) for cell in self._left[0]])
+            self.keep([unmeasured(cell, self._session, status, reason) for cell in self._left[0]])
         if self._receipt:
             Path(self._receipt).touch()
 
@@ -224,9 +224,9 @@ class _Rank:
         left = [group for group in plan if group[0].group in wanted]
         keeper = Keeper(left, self.session, store, self.job.receipt) if store else None
 
-        def on_loss(rank: int, reason: str) -> None:
+        def on_loss(rank: int, status: str, reason: str) -> None:
             if keeper:
-                keeper.lose(f"rank {rank}: {reason}")
+                keeper.lose(f"rank {rank}: {reason}", status)
             self.screen.tell(f"rank {rank}: {reason}")
 
         lifeline = Lifeline(self.peers, self.job.host, on_loss)
@@ -239,10 +239,10 @@ class _Rank:
                     if keeper:
                         keeper.keep(records)
         except Exception as error:
-            reason = outcome(error)[1]
+            status, reason = outcome(error)
             if keeper:
-                on_loss(0, reason)
-            lifeline.fail(reason)
+                on_loss(0, status, reason)
+            lifeline.fail(status, reason)
             raise
         lifeline.close()
 

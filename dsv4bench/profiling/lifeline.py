@@ -16,16 +16,17 @@ from contextlib import suppress
 from dsv4bench.profiling.peers import GRACE_S, Peers, exchange
 
 GONE = "its process is gone: killed, or ended by the system (out of host memory?)"
+LOST = "failed"  # what the cells are that a rank takes with it without a word
 CONNECT_S = 60
 FAILED = 1
 # a host that is gone is missed after 25 s; a system that has no such option asks as it is used to
 ASKED = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
-Loss = Callable[[int, str], None]
+Loss = Callable[[int, str, str], None]  # rank, status of the cells that it takes with it, and reason
 
 
 class Lifeline:
-    """This rank's end; `on_loss` is called on rank 0, in a thread of its own, with the first rank lost and the reason.
+    """This rank's end; `on_loss` is called on rank 0, in a thread of its own, with the first rank lost and why.
 
     After that call, or on any other rank when rank 0 is gone, this process ends with exit code 1, whatever it waits
     for. `host` is where the other ranks reach rank 0.
@@ -41,13 +42,16 @@ class Lifeline:
             _keep_asking(connection)
             threading.Thread(target=self._watch, args=(rank, connection), daemon=True).start()
 
-    def fail(self, reason: str) -> None:
-        """Tell why this rank gives up: as rank 0 all others, and end; as another rank 0, and wait for it to end all."""
+    def fail(self, status: str, reason: str) -> None:
+        """Tell why this rank gives up: as rank 0 all others, and end; as another rank 0, and wait for it to end all.
+
+        `status` is a word, that of the cells which this rank takes with it.
+        """
         if self._peers.rank == 0:
             self._over.set()  # the others end for this reason and not for one of their own
         for connection in self._sockets.values():
             with suppress(OSError):
-                connection.sendall(" ".join(reason.split()).encode() + b"\n")
+                connection.sendall(" ".join([status, *reason.split()]).encode() + b"\n")
         if self._peers.rank == 0:
             os._exit(FAILED)
         time.sleep(GRACE_S)
@@ -83,7 +87,8 @@ class Lifeline:
             return
         with self._first:  # a second loss waits here for the end of the process
             if self._peers.rank == 0:
-                self._on_loss(rank, said or GONE)
+                status, _, reason = said.partition(" ")
+                self._on_loss(rank, status or LOST, reason or GONE)
             os._exit(FAILED)
 
 

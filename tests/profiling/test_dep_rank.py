@@ -99,13 +99,13 @@ def test_finished_groups_are_kept_and_a_lost_rank_takes_the_next_one_with_it(pla
         traces.mkdir()
         keeper.keep(first)
         assert not receipt.exists()
-        keeper.lose("rank 1: gone")
+        keeper.lose("rank 1: no more room", "out_of_memory")
         keeper.lose("rank 1: nothing is left to lose")
     assert receipt.exists()
     records = read_records(tmp_path / "run").records
     assert [(one.batch["requests"], one.status, one.reason) for one in records] == [
         *[(1, "skipped", "pretended")] * 2,
-        *[(2, "failed", "rank 1: gone")] * 2,
+        *[(2, "out_of_memory", "rank 1: no more room")] * 2,
     ]
     assert {(one.ranks, one.variant["dep"], one.label) for one in records} == {(2, 2, "measured")}
     assert [one.traces for one in records] == [[], [traces.name], [], []]

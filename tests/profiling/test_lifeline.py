@@ -22,7 +22,7 @@ def ended(monkeypatch):
 
 
 def connected(peers, lost):
-    return Lifeline(peers, "localhost", lambda rank, reason: lost.put((rank, reason)))
+    return Lifeline(peers, "localhost", lambda *said: lost.put(said))
 
 
 def test_ranks_that_are_done_let_go_in_silence(ended):
@@ -38,14 +38,15 @@ def test_ranks_that_are_done_let_go_in_silence(ended):
 
 
 @pytest.mark.parametrize(
-    ("leave", "reason"),
+    ("leave", "status", "reason"),
     [
-        (lambda line: line.fail("RuntimeError: of two\nlines"), "RuntimeError: of two lines"),
-        (lambda line: line._sockets[0].shutdown(2), GONE),  # as the system does for a process that is killed
+        (lambda line: line.fail("failed", "RuntimeError: of two\nlines"), "failed", "RuntimeError: of two lines"),
+        (lambda line: line.fail("out_of_memory", "no more room"), "out_of_memory", "no more room"),
+        (lambda line: line._sockets[0].shutdown(2), "failed", GONE),  # as the system does for a process that is killed
     ],
-    ids=["it says why", "it is killed"],
+    ids=["it says why", "it is out of memory", "it is killed"],
 )
-def test_rank_0_hears_who_is_lost_and_why(ended, leave, reason):
+def test_rank_0_hears_who_is_lost_and_why(ended, leave, status, reason):
     lost = queue.Queue()
 
     def work(peers):
@@ -55,7 +56,7 @@ def test_rank_0_hears_who_is_lost_and_why(ended, leave, reason):
         return line
 
     lines = on_ranks(3, work)
-    assert lost.get(timeout=WAIT_S) == (2, reason)
+    assert lost.get(timeout=WAIT_S) == (2, status, reason)
     assert ended.get(timeout=WAIT_S) == ("ended", 1)
     for line in lines:
         line._over.set()
@@ -70,7 +71,7 @@ def test_once_rank_0_gives_up_the_ends_of_the_others_are_no_losses(ended):
     def work(peers):
         line = connected(peers, lost)
         if peers.rank == 0:
-            line.fail("RuntimeError: no more room")
+            line.fail("failed", "RuntimeError: no more room")
         return line
 
     lines = on_ranks(3, work)
