@@ -61,3 +61,19 @@ def test_an_error_on_one_rank_ends_the_sample_on_all(fails_at):
     first, second = on_ranks(2, work)
     assert (type(first), str(first)) == (OutOfStep, "left behind at time by rank 1, which failed in a step")
     assert (type(second), str(second)) == (RuntimeError, "out of something")
+
+
+def test_where_ranks_wait_in_a_step_an_error_is_raised_at_once():
+    """The others wait for this rank's rows, and could hear nothing else."""
+
+    def work(peers):
+        def step():
+            raise RuntimeError("out of something")
+
+        told, tell = [], peers.all_gather
+        peers.all_gather = lambda value: told.append(value[0]) or tell(value)
+        with pytest.raises(RuntimeError, match="out of something"):
+            Lockstep(FakeClock(), peers, tied=True).measure(step, repeat=1)
+        return told
+
+    assert on_ranks(1, work) == [["sample"]]

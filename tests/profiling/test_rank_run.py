@@ -167,6 +167,34 @@ def test_ranks_that_launch_different_things_fail_the_cell(monkeypatch):
     assert taped.reason.endswith("2 calls on rank 1, 1 on rank 0")
 
 
+@pytest.mark.parametrize(("path", "status"), [("sparse", "failed"), ("recipe", "ok")])
+def test_ranks_that_choose_their_way_by_their_rows_may_launch_different_things(monkeypatch, path, status):
+    original, ranks = rank_run.launched, iter(range(2))
+
+    def other_calls(counts, bucket, live):
+        found = original(counts, bucket, live)
+        found.rows[0]["calls"] += next(ranks)
+        return found
+
+    monkeypatch.setattr(rank_run, "launched", other_calls)
+    ((one,), _) = run(batch="2", path=path, reuse="on", graph=False)
+    assert one.status == status
+
+
+def test_a_cell_that_one_rank_ends_is_replayed_by_none():
+    """As after a check of an eager step: the others would wait for its rows."""
+    cells = group(geometry=TINY, dep="2", batch="2", moe="collectives", graph=True, reuse="on")
+
+    def work(peers):
+        found = RankRun(cells, model(TINY), session(peers=peers), peers)
+        if peers.rank == 1:
+            found.runs[0].end("wrong", "outputs differ")
+        found._verify_replays(again=True)
+        return [(one.status, one.reason) for one in found.runs]
+
+    assert on_ranks(2, work) == [[("wrong", "rank 1: outputs differ")]] * 2
+
+
 def test_a_graph_that_refuses_one_rank_refuses_all(tmp_path):
     records, _ = run(requests=requests_file(tmp_path, 8, 1), batch="2", reuse="on", graph=True)
     assert [(one.status, one.reason) for one in records] == [("refused", "bucket 4 is over 2 times the 1 tokens")]

@@ -120,6 +120,20 @@ def test_only_the_workspace_of_the_cell_is_there_while_it_is_looked_at(monkeypat
     assert seen == [[34 + 68, 0], [0, 34 + 68]]
 
 
+def test_every_cell_has_run_before_the_first_is_looked_at(monkeypatch, gpu):
+    Device(monkeypatch, gpu, peaks=(6_000, 6_000))
+    seen, run_eagerly = [], slack._run_eagerly
+
+    def run(group, one):
+        seen.append(one.cell.variant.reuse)
+        run_eagerly(group, one)
+
+    monkeypatch.setattr(slack, "_run_eagerly", run)
+    monkeypatch.setattr(slack, "_seen", lambda: seen.append("look") or {})
+    looked_at(graph=False)
+    assert seen == ["off", "on", "off", "look", "on", "look"]
+
+
 def test_a_cell_that_runs_out_of_memory_ends_alone(monkeypatch, gpu):
     Device(monkeypatch, gpu, peaks=(6_000, 6_000))
     looks = []
