@@ -14,10 +14,11 @@ Planned = Mapping[str, Any]
 
 BATCH = {"requests": "batch", "rows": "rows", "forwards": "fwd"}
 # an axis is a column to be read where it varies, and is named under the table where it does not; CSV holds every one
-LOAD_AXES = {name: name for name in ("geometry", "extend", "prefix", "chunk", "ranks", "kv", "fault")}
+IN_STEP = {"moe": "off", "mhc": "off", "replay": "off", "path": "sparse"}  # what it is where nobody asks
+LOAD_AXES = {name: name for name in ("geometry", "extend", "prefix", "chunk", "ranks", "kv", *IN_STEP, "fault")}
 HOW_AXES = {"breaks": "breaks", "break_outputs": "outputs", "compressor": "compr", "provider": "provider"}
 MODE = {"mode": "mode", "reuse": "reuse"}
-WORDS = ("geometry", "kv", "fault", *HOW_AXES, *MODE)
+WORDS = ("geometry", "kv", "fault", *IN_STEP, *HOW_AXES, *MODE)
 POOLS = (
     "free: before weights; slack: what weights and pools leave; memory above: what the cells use, not the whole pools"
 )
@@ -116,7 +117,8 @@ def axis_columns(axes: Mapping[str, str], planned: Sequence[Planned]) -> list[Co
 
 def shared_settings(planned: Sequence[Planned]) -> list[str]:
     """Return one line of what all cells share, and one of the stack's share of the FLOPs."""
-    words = [f"{name.replace('_', ' ')} {value}" for name, value in _shared(planned).items() if value is not None]
+    told = {name: value for name, value in _shared(planned).items() if value not in (None, IN_STEP.get(name))}
+    words = [f"{name.replace('_', ' ')} {value}" for name, value in told.items()]
     return [", ".join(words), *_stack_share(planned)] if words else _stack_share(planned)
 
 

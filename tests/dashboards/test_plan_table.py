@@ -31,6 +31,10 @@ EAGER = {
     "compressor": "fused",
     "provider": "triton",
     "fault": None,
+    "replay": "off",
+    "path": "sparse",
+    "moe": "off",
+    "mhc": "off",
     "step_ns": 251_400_000.0,
     "cell_ns": 9_400_000_000.0,
     "saved_rows": 111_366_144,
@@ -150,6 +154,17 @@ def test_titles_say_what_every_cell_has_in_its_step(kinds, stack):
     cells, savings = plan_tables([{**EAGER, "in_step": one} for one in kinds], [])
     assert cells.title.startswith(f"plan: 2 cells of the {stack}, about ")
     assert savings.title == f"Saving of reuse per step, {stack} (modelled)"
+
+
+def test_what_is_in_the_step_tells_cells_and_loads_apart():
+    """Else rows of other times would read the same."""
+    found = [EAGER, {**EAGER, "moe": "experts", "step_ns": 500_000_000.0, "saved_share": 0.07}]
+    cells, savings = (plain(table).splitlines()[1:4] for table in plan_tables(found, []))
+    assert [line[17:26].strip() for line in cells] == ["moe", "off", "experts"]
+    assert [line.split()[-2] for line in savings] == ["the", "13.70", "7.00"]
+    same, _ = plan_tables([{**EAGER, "moe": "experts"}], [])
+    assert "kv v41+fp4, moe experts, compressor fused" in same.notes[0]
+    assert "mhc" not in same.notes[0]
 
 
 def test_a_fault_is_named_where_there_is_one():
