@@ -1,5 +1,6 @@
 """Groups whose ranks run at the same time, here as threads: what is agreed, what ends on all, what a record holds."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from dsv4bench.errors import CaptureError
 from dsv4bench.profiling import rank_run
 from dsv4bench.profiling.graphs import Graphs
-from dsv4bench.profiling.passes import run_group
+from dsv4bench.profiling.passes import _guarded, run_group
+from dsv4bench.profiling.peers import OutOfStep
 from dsv4bench.profiling.rank_run import RankRun
 from dsv4bench.results.comparability import differences
 from tests.profiling.small_groups import TINY, FakeClock, group, model, requests_file, session
@@ -179,6 +181,25 @@ def test_ranks_that_choose_their_way_by_their_rows_may_launch_different_things(m
     monkeypatch.setattr(rank_run, "launched", other_calls)
     ((one,), _) = run(batch="2", path=path, reuse="on", graph=False)
     assert one.status == status
+
+
+@pytest.mark.parametrize(("moe", "ties"), [("off", False), ("collectives", True)])
+def test_only_where_ranks_exchange_rows_an_error_is_more_than_its_cells_end(moe, ties):
+    """The others wait for this rank then, and only the end of its process frees them."""
+    cells = group(geometry=TINY, dep="2", batch="2", moe=moe, graph=False, reuse="on")
+
+    def fail():
+        raise RuntimeError("no more room")
+
+    def work(peers):
+        found = RankRun(cells, model(TINY), session(peers=peers), peers)
+        early = found.strands(RuntimeError())
+        found.agree("allocate")
+        with pytest.raises(RuntimeError) if ties else nullcontext():
+            _guarded(found, fail)
+        return early, found.strands(OutOfStep()), found.runs[0].status
+
+    assert on_ranks(2, work) == [(False, False, "ok" if ties else "failed")] * 2
 
 
 def test_a_cell_that_one_rank_ends_is_replayed_by_none():

@@ -69,6 +69,7 @@ def test_the_requests_of_a_rank_are_numbered_for_tables_of_its_own():
     assert [batch.extends for batch in found] == [(6, 4), (2,)]
     idle = Batch((), 1).padded(16)
     assert renumbered((idle, Batch((), 1))) == (idle, Batch((), 1))
+    assert renumbered((*chunked, idle)) == (*found, idle)
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(1, 5), st.integers(1, 20))

@@ -126,7 +126,8 @@ def test_costs_are_those_of_the_kernels():
 def test_layer_0_fills_the_streams_first():
     found = list(mixing_costs(SHORT, 3, SHORT.layers[0], variant(mhc="on")))
     assert [name for name, _ in found] == ["mhc_enter", *AROUND]
-    assert dict(found)["mhc_enter"].bytes_written == 3 * 4 * 64 * 2
+    enter = dict(found)["mhc_enter"]
+    assert (enter.bytes_read, enter.bytes_written) == (3 * 64 * 2, 3 * 4 * 64 * 2)
 
 
 def test_a_moe_is_a_sublayer_too():
