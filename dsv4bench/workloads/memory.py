@@ -54,21 +54,26 @@ def estimate(group: Group) -> Memory:
     """
     moe = _moe_bytes(group)
     if group[0].ranks == 1 or not group[0].dep:
-        return replace(_estimate(group), moe_bytes=moe)
+        return replace(_estimate(group, _rows(group)), moe_bytes=moe)
     busy = range(min(group[0].ranks, len(group[0].load.requests)))  # dealt in turn: the others have no request
-    alone = (_estimate(tuple(cell.of_rank(rank) for cell in group)) for rank in busy)
+    alone = (_estimate(tuple(cell.of_rank(rank) for cell in group), _rows(group, rank)) for rank in busy)
     return replace(max(alone, key=lambda memory: memory.total_bytes), moe_bytes=moe)
 
 
+def _rows(group: Group, rank: int | None = None) -> int:
+    """Return the most rows of a forward, of one rank or of all; a graph's are those of the bucket of all ranks."""
+    forwards = (forward for cell in group for forward in cell.run_forwards)
+    return max(batch.rows for forward in forwards for batch in forward if rank in (None, batch.rank))
+
+
 def _moe_bytes(group: Group) -> int:
-    rows = max(batch.rows for one in group for forward in one.run_forwards for batch in forward)
-    return moe_bytes(group[0].geometry, group[0].variant, group[0].ranks, rows)
+    return moe_bytes(group[0].geometry, group[0].variant, group[0].ranks, _rows(group))
 
 
-def _estimate(group: Group) -> Memory:
+def _estimate(group: Group, rows: int) -> Memory:
+    """Return what a group takes on one device, whose buffers have `rows` rows."""
     cell = group[0]
     geometry, batches = cell.geometry, [batch for forwards in cell.plan for batch in forwards]
-    rows = max(batch.rows for one in group for forward in one.run_forwards for batch in forward)
     extents = extents_of(cell.load.requests)
     full_pages, swa_pages = page_counts(extents, geometry.window)
     empty = torch.empty(0, device=META)
@@ -95,7 +100,7 @@ def step_bytes(cell: Cell, rank: int) -> int:
     own, moe = cell.of_rank(rank) if cell.dep else cell, _moe_bytes((cell,)) - _expert_bytes(cell)
     if not own.load.requests:
         return moe
-    memory = _estimate((own,))
+    memory = _estimate((own,), _rows((cell,), rank if cell.dep else None))
     return memory.table_bytes + memory.buffer_bytes + memory.logits_bytes + moe
 
 

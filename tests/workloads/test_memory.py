@@ -57,6 +57,19 @@ def test_ranks_with_a_device_each_take_what_the_fullest_takes():
     assert estimate((replace(real, dep=False),)).pool_bytes == estimate((uniform_cell(5, 128, 600),)).pool_bytes
 
 
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+def test_a_graph_pads_a_rank_of_a_device_to_the_bucket_of_all(graph):
+    """Rank 1 has fewer rows and takes more, for its long prefix."""
+    both = Load((Request(0, 0, 16), Request(1, 15_000, 8)))
+    cell = Cell(V41_FLASH_MINI, both, 8192, Variant(graph=graph), ranks=2, dep=True)
+    own, padded = (
+        make_buffers(V41_FLASH_MINI, rows, CPU, torch_path=False, break_copies=graph).bytes for rows in (8, 16)
+    )
+    assert estimate((cell,)).buffer_bytes == (padded if graph else own)
+    logits = 8 * 15_008 * 2  # of eight rows more, bf16
+    assert step_bytes(cell, rank=1) - step_bytes(cell.of_rank(1), rank=0) == (padded - own + logits if graph else 0)
+
+
 def test_a_long_prompt_is_chunked():
     chunked = replace(uniform_cell(1, 1, 0), load=Load((Request(0, 0, 10_000),)), chunk=4096)
     assert (
