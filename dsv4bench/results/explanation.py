@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsv4bench.results.compare import calls_left_out
+from dsv4bench.results.compressor_gain import compressor_gain
 from dsv4bench.results.counts import DEVICE, add, sums
 from dsv4bench.results.record import Record
 from dsv4bench.results.trials import Trial
@@ -13,8 +14,8 @@ from dsv4bench.units import format_bytes, format_ns
 def explained(verdict: Verdict) -> str:
     """Return one line: how many launches and bytes B has less than A, and how much of the difference that predicts.
 
-    Bytes and times are predicted for a change of reuse alone. Launches are those of one forward: kernels, copies and
-    sets, or calls of operations where there is no GPU.
+    Times are predicted for a change of reuse or of the compressor alone, bytes for one of reuse. Launches are those of
+    one forward: kernels, copies and sets, or calls of operations where there is no GPU.
     """
     difference = verdict.difference_ns
     if difference is None:
@@ -24,9 +25,16 @@ def explained(verdict: Verdict) -> str:
     measured = f"measured {format_ns(difference.value)} {span}"
     if verdict.predicted_ns is None:
         return f"{work}: {measured}; no time is predicted for this change"
-    calls = calls_left_out(verdict.trial.a, verdict.trial.b)
-    how = f" (launch-bound: {calls.text})" if calls else ""
-    return f"{work}: {measured}, predicted {format_ns(verdict.predicted_ns)}{how}: {_share(verdict)}"
+    return f"{work}: {measured}, predicted {format_ns(verdict.predicted_ns)}{_how(verdict.trial)}: {_share(verdict)}"
+
+
+def _how(trial: Trial) -> str:
+    """Return what the prediction is made of where it is not bytes."""
+    if trial.switched == {"compressor"}:
+        gain = compressor_gain(trial.a, trial.b)
+        return f" ({gain.text})" if gain else ""
+    calls = calls_left_out(trial.a, trial.b)
+    return f" (launch-bound: {calls.text})" if calls else ""
 
 
 def _share(verdict: Verdict) -> str:
@@ -64,7 +72,7 @@ def _bytes(verdict: Verdict) -> str | None:
     """Return how many bytes fewer the predicted difference stands for."""
     records = [record for record in (verdict.trial.b, verdict.trial.a) if record is not None]
     saved = [record.predicted["saved_bytes"] for record in records if record.predicted]
-    if verdict.predicted_ns is None or not saved:
+    if verdict.predicted_ns is None or verdict.trial.switched != {"reuse"} or not saved:
         return None
     return f"{_fewer(format_bytes(saved[0]), verdict.predicted_ns)} (modelled)"
 

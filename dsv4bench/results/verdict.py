@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from dsv4bench.results.compare import NOT_RESOLVABLE, predicted_difference_ns
+from dsv4bench.results.compressor_gain import compressor_gain
 from dsv4bench.results.cycles import clock_objection
 from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.stats import CONFIDENCE, Interval, median_interval
@@ -108,10 +109,18 @@ def _seen(trial: Trial) -> Verdict:
         b_ns=median_interval([sample for pair in trial.pairs for sample in pair.b_ns]),
         ratio=Interval(math.exp(ratio.value), math.exp(ratio.low), math.exp(ratio.high), ratio.confidence),
         difference_ns=pair_interval(b - a),
-        predicted_ns=predicted_difference_ns(trial.a, trial.b) if trial.switched == {"reuse"} else None,
+        predicted_ns=_predicted_ns(trial),
         p=signed_rank_p(logs),
         min_effect=effect,
     )
+
+
+def _predicted_ns(trial: Trial) -> float | None:
+    """Return the predicted difference of a change of reuse or of the compressor alone; None of any other."""
+    if trial.switched == {"compressor"}:
+        gain = compressor_gain(trial.a, trial.b)
+        return gain.difference_ns if gain else None
+    return predicted_difference_ns(trial.a, trial.b) if trial.switched == {"reuse"} else None
 
 
 def _why_none(trial: Trial) -> str:
