@@ -52,11 +52,33 @@ def format_plus_minus(ns: float, half_width_ns: float, scale: int, signed: bool 
     but no more than two digits of the bound need.
     """
     value, half_width = in_unit(ns, scale), in_unit(half_width_ns, scale)
-    decimals = len(significant(value, digits).partition(".")[2])
-    if half_width > 0:
-        first_digit = math.ceil(-math.log10(half_width))
-        decimals = min(max(decimals, min(first_digit, 3)), max(first_digit + 1, 0))
+    decimals = _decimals(value, half_width, digits)
     return f"{value:{'+' if signed and value else ''}.{decimals}f} ±{half_width:.{decimals}f}"
+
+
+def format_interval(ns: float, low_ns: float, high_ns: float, scale: int, digits: int = 4) -> str:
+    """Format a difference of times and its bounds as bare, signed numbers in the unit: "-325 [-762, -229]".
+
+    All three have the decimals that `format_plus_minus` gives the difference with the farther bound.
+    """
+    value, low, high = (in_unit(one, scale) for one in (ns, low_ns, high_ns))
+    decimals = _decimals(value, max(value - low, high - value), digits)
+    middle, *bounds = (_signed(one, decimals) for one in (value, low, high))
+    return f"{middle} [{', '.join(bounds)}]"
+
+
+def _decimals(value: float, half_width: float, digits: int) -> int:
+    decimals = len(significant(value, digits).partition(".")[2])
+    if half_width <= 0:
+        return decimals
+    first_digit = math.ceil(-math.log10(half_width))
+    return min(max(decimals, min(first_digit, 3)), max(first_digit + 1, 0))
+
+
+def _signed(value: float, decimals: int) -> str:
+    """Return a number with its sign; what rounds to 0 has none."""
+    text = f"{value:+.{decimals}f}"
+    return text if text.strip("+-0.") else text[1:]
 
 
 def format_ns(ns: float | None, digits: int = 4) -> str:

@@ -71,6 +71,22 @@ def test_two_digits_are_enough_where_the_bound_bears_no_more(ns, half_width_ns, 
 
 
 @pytest.mark.parametrize(
+    ("ns", "low_ns", "high_ns", "text"),
+    [
+        (-325_100, -761_900, -229_400, "-325 [-762, -229]"),
+        (54_000, -259_000, 312_000, "+54 [-259, +312]"),
+        (-400, -1_240, 300, "-0.40 [-1.24, +0.30]"),
+        (600_000, 600_000, 600_000, "+600 [+600, +600]"),
+        (-12_000, -24_000, -400, "-12 [-24, 0]"),
+        (0, -500, 500, "0.0 [-0.5, +0.5]"),
+    ],
+    ids=["one bound near", "around 0", "small", "no width", "a bound that rounds to 0", "nothing"],
+)
+def test_a_difference_shows_both_bounds_with_their_signs(ns, low_ns, high_ns, text):
+    assert units.format_interval(ns, low_ns, high_ns, 10**3, digits=2) == text
+
+
+@pytest.mark.parametrize(
     ("function", "value", "text"),
     [
         (units.format_ns, None, "-"),

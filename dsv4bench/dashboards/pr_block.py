@@ -17,10 +17,11 @@ from dsv4bench.dashboards.pr_evidence import (
     unmeasured_lines,
 )
 from dsv4bench.dashboards.pr_subject import difference_lines, first_line
+from dsv4bench.dashboards.style import plus_minus
 from dsv4bench.dashboards.table import Column
 from dsv4bench.dashboards.trial_cells import modes, sets, trial_cell, trial_settings
 from dsv4bench.dashboards.verdict_notes import mark_notes, trust_notes
-from dsv4bench.dashboards.verdict_tables import change_text, difference_text, side_text, times_unit
+from dsv4bench.dashboards.verdict_tables import change_text, difference_text, no_time, times_unit
 from dsv4bench.results.explanation import explained
 from dsv4bench.results.noise_floor import Floor
 from dsv4bench.results.record import Record
@@ -30,6 +31,7 @@ from dsv4bench.units import NS_PER_US, format_count, format_in_unit
 
 WORDS = ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE")
 ELSEWHERE = ("src=", "env=")
+SIDE_BOUND = "- ±: the farther bound of the 95 % interval over the samples of a side"
 ACCURACY = "- GSM8K: not run by this tool: ____"
 
 
@@ -73,6 +75,7 @@ def _set_lines(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequen
     lines = [f"#### {what}", "", item(_summary(same)), item(trial_settings(trial)), *difference_lines(same), ""]
     lines += [*_verdict_table(same), ""]
     lines += map(item, mark_notes(same).values())
+    lines += [SIDE_BOUND] if any(one.a_ns and one.a_ns.confidence for one in same) else []
     lines += map(item, trust_notes(same, every, floors))
     lines += ["", *folded("What decided each cell", [_decided(one) for one in same])]
     counts = count_lines(same)
@@ -107,7 +110,7 @@ def _verdict_table(same: Sequence[Verdict]) -> list[str]:
             _word(verdict),
             _side(verdict.a_ns, verdict.trial.a, scale),
             _side(verdict.b_ns, verdict.trial.b, scale),
-            difference_text(verdict),
+            prose(difference_text(verdict)),
             *(format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True, digits=3) for _ in predicted),
             change_text(verdict),
         ]
@@ -118,7 +121,9 @@ def _verdict_table(same: Sequence[Verdict]) -> list[str]:
 
 
 def _side(interval: Interval | None, record: Record | None, scale: int) -> str:
-    text = prose(side_text(interval, record, scale, digits=4))
+    if interval is not None:
+        return plus_minus(interval, scale)
+    text = prose(no_time(record))
     return f"**{text}**" if record is not None and record.status == "wrong" else text
 
 

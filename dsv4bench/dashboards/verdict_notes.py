@@ -46,10 +46,9 @@ def trust_notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Seque
     """
     sides = [Pair(verdict.trial.a, verdict.trial.b) for verdict in same]
     predicted = any(verdict.predicted_ns is not None for verdict in same)
-    few = f" (of fewer than {FEWEST_PAIRS}: the extremes)" if any(0 < one.pairs < FEWEST_PAIRS for one in same) else ""
     return [
         _how_measured(same),
-        f"± the farther bound of the 95 % interval over pairs{few}; {_how_judged(same, every)}",
+        "; ".join([*_interval_notes(same), _how_judged(same, every)]),
         *(["; ".join(prediction_notes(sides))] if predicted else []),
         *_explained_notes(same),
         *rows_notes(verdict.trial.any for verdict in same),
@@ -57,6 +56,13 @@ def trust_notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Seque
         *_flag_notes(same),
         *_floor_notes(same, floors),
     ]
+
+
+def _interval_notes(same: Sequence[Verdict]) -> list[str]:
+    """Return what the bounds of the differences are, where some have any: one pair has none."""
+    bounded = [one for one in same if one.difference_ns and one.difference_ns.confidence]
+    few = f" (of fewer than {FEWEST_PAIRS}: the extremes)" if any(one.pairs < FEWEST_PAIRS for one in bounded) else ""
+    return [f"[ ]: the 95 % interval over pairs{few}"] if bounded else []
 
 
 def _explained_notes(same: Sequence[Verdict]) -> list[str]:

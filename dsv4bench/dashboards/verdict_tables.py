@@ -20,7 +20,7 @@ from dsv4bench.results.record import Record
 from dsv4bench.results.stats import Interval
 from dsv4bench.results.trials import SIDES
 from dsv4bench.results.verdict import Verdict
-from dsv4bench.units import NS_PER_US, format_in_unit, format_percent, format_plus_minus, time_unit
+from dsv4bench.units import NS_PER_US, format_in_unit, format_interval, format_percent, time_unit
 
 NO_VERDICT = "none"
 ONLY_IN_CSV = (
@@ -51,26 +51,19 @@ def times_unit(verdicts: Sequence[Verdict]) -> tuple[int, str]:
     return time_unit([side.value for one in verdicts for side in (one.a_ns, one.b_ns) if side])
 
 
-def side_text(interval: Interval | None, record: Record | None, scale: int, digits: int = 3) -> str:
-    """Return the time of a side with its bound, or why there is none: its status, "-" where it was not run."""
-    if interval is not None:
-        return _bounded(interval, scale, digits)
+def no_time(record: Record | None) -> str:
+    """Return why a side has no time: its status, "-" where it was not run."""
     if record is None:
         return "-"
     return "WRONG" if record.status == "wrong" else record.status
 
 
 def difference_text(verdict: Verdict) -> str:
-    """Return the difference in microseconds with its interval, to as many digits as the interval bears."""
+    """Return the difference in microseconds with its interval, to as many digits as that bears; one pair has none."""
     one = verdict.difference_ns
-    return "" if one is None else _bounded(one, NS_PER_US, 2, signed=True)
-
-
-def _bounded(one: Interval, scale: int, digits: int, signed: bool = False) -> str:
-    """Return a time with its bound; a single value has none."""
-    if one.confidence == 0:
-        return format_in_unit(one.value, scale, signed)
-    return format_plus_minus(one.value, one.half_width, scale, signed, digits)
+    if one is None or one.confidence == 0:
+        return "" if one is None else format_in_unit(one.value, NS_PER_US, signed=True)
+    return format_interval(one.value, one.low, one.high, NS_PER_US, digits=2)
 
 
 def change_text(verdict: Verdict) -> str:
@@ -115,8 +108,8 @@ def _row(verdict: Verdict, mode: str, scale: int) -> tuple[Cell, ...]:
         Cell(rows_beside(trial.any), rows.values),
         forwards,
         Cell(mode, how.values),
-        Cell(side_text(verdict.a_ns, trial.a, scale), _values(verdict.a_ns)),
-        Cell(side_text(verdict.b_ns, trial.b, scale), _values(verdict.b_ns)),
+        Cell(_median_text(verdict.a_ns, trial.a, scale), _values(verdict.a_ns)),
+        Cell(_median_text(verdict.b_ns, trial.b, scale), _values(verdict.b_ns)),
         Cell(difference_text(verdict), _values(verdict.difference_ns)),
         Cell(change_text(verdict), change),
         cell(verdict.predicted_ns, format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True, digits=3)),
@@ -124,6 +117,10 @@ def _row(verdict: Verdict, mode: str, scale: int) -> tuple[Cell, ...]:
         *(cell(value, "") for value in (*hidden, trial.how, trial.aa, _session(verdict), explained(verdict))),
         *(Cell("", _side(verdict, number)) for number in (0, 1)),
     )
+
+
+def _median_text(interval: Interval | None, record: Record | None, scale: int) -> str:
+    return no_time(record) if interval is None else format_in_unit(interval.value, scale)
 
 
 def _values(interval: Interval | None) -> tuple[float | None, ...]:

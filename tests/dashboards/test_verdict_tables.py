@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from dsv4bench.dashboards.cells import PADDED
+from dsv4bench.dashboards.pr_block import pr_block
 from dsv4bench.dashboards.verdict_tables import verdict_tables
 from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.noise_floor import Floor
+from dsv4bench.results.stats import Interval
 from dsv4bench.results.trials import trials
 from dsv4bench.results.verdict import Verdict, judge
 from tests.dashboards.verdict_scenes import FILES, GOLDEN, SCENES, drawn, floors, h200, sided, verdict
@@ -82,6 +84,18 @@ def test_csv_holds_every_number_of_a_verdict_under_its_name():
     assert float(rows[0]["change_low"]) == pytest.approx(-0.02578)
     assert [row["marks"] for row in rows[2:4]] == ["clock", "unexplained, implausible"]
     assert (rows[5]["verdict"], rows[5]["a_status"], rows[5]["a_ns"]) == ("", "refused", "")
+
+
+def test_an_interval_that_is_not_in_the_middle_is_shown_as_it_is():
+    """-325 with -762 and -229 as bounds is FASTER; as "-325 ±437" it would look as if it held 0."""
+    lopsided = judged(both(), "FASTER", difference_ns=Interval(-325e3, -762e3, -229e3, 0.95))
+    table = only([lopsided])
+    assert [column(table, title) for title in ("a ms", "b ms", "diff us")] == [
+        ["20.00"],
+        ["20.00"],
+        ["-325 [-762, -229]"],
+    ]
+    assert "| -325 \\[-762, -229] |" in pr_block([], [lopsided], [])
 
 
 def test_what_judge_says_of_records_fills_the_table():
@@ -281,7 +295,11 @@ def test_a_clock_that_fell_is_said_once_for_all_cells_and_how_far_in_csv():
 def test_one_pair_has_no_bound_and_few_have_their_extremes():
     one, two = (judge([trial]) for trial in (both(ab={"block": 11}), both(ab={"block": 5})))
     assert column(only(one), "diff us") == ["0"]
+    assert not any("[ ]" in note for note in only(one).notes)
     assert any(note.startswith("1 pair a cell of 11 samples of each side") for note in only(one).notes)
-    assert any("over pairs (of fewer than 6: the extremes);" in note for note in only(two).notes)
+    assert any(
+        note.startswith("[ ]: the 95 % interval over pairs (of fewer than 6: the extremes);")
+        for note in only(two).notes
+    )
     nine = [judged(both())]
     assert not any("extremes" in note for note in only(nine).notes)
