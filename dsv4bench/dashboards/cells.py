@@ -201,18 +201,26 @@ def said_of(
     """Return every distinct sentence that is said of some record, with its cells unless it is said of all that ran.
 
     Sentences that differ in shares or counts alone are one, from the least number to the greatest. One that is said of
-    all that ran of a part, and of no other, has that part's name instead of its cells.
+    all that ran of a part, and of no cell of another, has that part's name instead of its cells.
     """
     said = grouped([(text, record) for record in records for text in sentences(record)], lambda one: _skeleton(one[0]))
     ran = _ran(records)
-    whole = {_ran(part): name for name, part in parts.items()}
     found = []
     for same in said:
         ones = list({id(record): record for _, record in same}.values())
         text = _from_least_to_greatest([text for text, _ in same])
         of = frozenset(map(id, ones))
-        found.append(text if ran <= of else f"{text} ({whole.get(of) or cells_text(ones)})")
+        found.append(text if ran <= of else f"{text} ({_part(of, parts) or cells_text(ones)})")
     return found
+
+
+def _part(of: frozenset[int], parts: Mapping[str, Sequence[Record]]) -> str | None:
+    """Return the name of the part of which these are all that ran, or all where nothing of it did; and no other."""
+    for name, part in parts.items():
+        every = frozenset(map(id, part))
+        if every and (_ran(part) or every) <= of <= every:
+            return name
+    return None
 
 
 def _ran(records: Iterable[Record]) -> frozenset[int]:

@@ -42,8 +42,21 @@ def test_what_is_said_of_all_that_ran_names_no_cells(cells, said):
         (["ok x", "ok", "ok", "ok"], ["x (eager, batch 1 x 1024)"]),
         (["ok x", "ok x", "ok x", "ok"], ["x (eager, batch 1 x 1024, 2 x 1024, 3 x 1024)"]),
         (["ok x", "skipped", "ok", "ok"], ["x (a)"]),
+        (["ok", "ok", "ok x", "failed x"], ["x (b)"]),
+        (["ok", "ok", "failed x", "failed x"], ["x (b)"]),
+        (["ok", "ok", "failed x", "failed"], ["x (eager, batch 3 x 1024)"]),
     ],
-    ids=["one part", "each its own", "both", "one of a part", "more than a part", "all that ran of a part"],
+    ids=[
+        "one part",
+        "each its own",
+        "both",
+        "one of a part",
+        "more than a part",
+        "all that ran of a part",
+        "what failed of a part too",
+        "a part that failed",
+        "one of a part that failed",
+    ],
 )
 def test_what_is_said_of_a_whole_part_names_the_part(cells, said):
     records = [
