@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def parse_time_limit(text: str) -> int | None:
     if not text:
         return None
     found = LIMIT.fullmatch(text.strip())
-    limit_ns = round(float(found[1]) * UNITS_S[found[2]] * NS_PER_S) if found else 0
-    if not limit_ns:
+    limit_ns = float(found[1]) * UNITS_S[found[2]] * NS_PER_S if found else 0.0
+    if not 1 <= limit_ns < math.inf:
         raise UsageError(f"--time-limit {text}: expected seconds above 0, or minutes or hours as 10m and 1.5h")
-    return limit_ns
+    return round(limit_ns)
