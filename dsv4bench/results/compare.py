@@ -104,6 +104,11 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list(found.values())
 
 
+def reached(records: Sequence[Record]) -> list[Record]:
+    """Return a cell's records but for those that a time limit left out; the last of these where it has no others."""
+    return [record for record in records if record.reason != NO_TIME_LEFT] or list(records[-1:])
+
+
 def _side(record: Record) -> str:
     """Return which side of which pair of which session a record of `ab` is; each was measured for itself."""
     return json.dumps([(record.ab or {}).get(name) for name in ("session", "side", "pair")])

@@ -15,11 +15,12 @@ from statistics import median
 from typing import Any
 
 from dsv4bench.results.comparability import Difference, differences, two_machines, unknown
-from dsv4bench.results.compare import HOW_CAPTURED
+from dsv4bench.results.compare import HOW_CAPTURED, reached
 from dsv4bench.results.counts import added
 from dsv4bench.results.noise_floor import Floor, noise_floor
 from dsv4bench.results.record import Record
 from dsv4bench.results.run_ratio import ratio_of_runs
+from dsv4bench.results.standing import Runs, standing, timed
 from dsv4bench.results.stats import Interval, median_interval
 from dsv4bench.results.trials import FRESH, NO_TIME, PairOfSamples, Trial, trials
 from dsv4bench.results.verdict import Word, judge
@@ -31,9 +32,6 @@ TWO_MACHINES = "two machines: no verdict"
 MOST_STRANGERS = 30
 SIDES = ("before", "after")
 BATCH = ("requests", "extend", "prefix")
-CODE = ("commit", "diff", "src", "own_files", "dsv4bench", "torch", "triton", "python")
-
-Runs = tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +101,7 @@ def compare_stored(before: Sequence[Record], after: Sequence[Record], least: flo
     for floor in noise_floor(trials([*before, *after])):
         floors.setdefault(_identity(floor.verdict.trial.any), []).append(floor)
     found = [
-        _cell(
-            _newest(old), _newest(new), len(old) + len(new), _least(least, floors.get(_identity((new or old)[-1]), ()))
-        )
+        _cell(*standing(old, new), len(old) + len(new), _least(least, floors.get(_identity((new or old)[-1]), ())))
         for old, new in _matched(before, after)
     ]
     return _judged(found)
@@ -152,7 +148,7 @@ def _grouped(records: Iterable[Record]) -> dict[str, dict[tuple[str, ...], list[
     for record in records:
         how = (record.label, record.engine, record.machine)
         found.setdefault(_identity(record), {}).setdefault(how, []).append(record)
-    return found
+    return {cell: {how: reached(ones) for how, ones in kinds.items()} for cell, kinds in found.items()}
 
 
 def _identity(record: Record) -> str:
@@ -163,25 +159,6 @@ def _identity(record: Record) -> str:
     source = Path(str(record.batch.get("source"))).name  # the same file may lie elsewhere
     kernel = [record.kernel.get(name) for name in ("name", "case", "rows")] if record.kernel else None
     return json.dumps([record.geometry, batch, source, record.ranks, switches, kernel], sort_keys=True)
-
-
-def _newest(records: Sequence[Record]) -> Runs:
-    """Return the records of the newest code that stand for a side, the one that stands for all of them last.
-
-    A wrong result stands alone, and else those with a time, measured in the same way, where there are any.
-    """
-    if not records:
-        return ()
-    own = [record for record in records if not (record.ab or {}).get("aa")]
-    own = own or [record for record in records if (record.ab or {}).get("side") == "a"] or list(records)
-    same = [record for record in own if _code(record) == _code(own[-1])]
-    wrong = [record for record in same if record.status == "wrong"]
-    *others, last = wrong[-1:] or [record for record in same if _timed(record)] or same[-1:]
-    return (*(record for record in others if not differences(record, last)), last)
-
-
-def _code(record: Record) -> list[Any]:
-    return [record.environment.get(name) for name in CODE]
 
 
 def _least(asked: float | None, floors: Sequence[Floor]) -> float:
@@ -211,7 +188,7 @@ def _cell(old: Runs, new: Runs, records: int, least: float) -> StoredCell:
 def _failure(before: Record, after: Record) -> str:
     """Return why sides have no time, "" where both have one."""
     said = [
-        "" if _timed(one) else NO_TIME if one.status == "ok" else f"{one.status}: {one.reason}"
+        "" if timed(one) else NO_TIME if one.status == "ok" else f"{one.status}: {one.reason}"
         for one in (before, after)
     ]
     if said[0] == said[1]:
@@ -221,13 +198,8 @@ def _failure(before: Record, after: Record) -> str:
 
 def _time(runs: Runs) -> Interval | None:
     """Return the time of a side: that of its samples, or with several runs that of their medians."""
-    each = [record.step_samples_ns for record in runs if _timed(record)]
+    each = [record.step_samples_ns for record in runs if timed(record)]
     return median_interval(each[0] if len(each) == 1 else [median(samples) for samples in each]) if each else None
-
-
-def _timed(record: Record) -> bool:
-    """Return whether a record has a time; a step of 0 ns is none."""
-    return record.status == "ok" and 0 not in record.step_samples_ns
 
 
 def _added(before: Record, after: Record) -> list[str] | None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dsv4bench.results.store import read_records
+from dsv4bench.results.store import NO_TIME_LEFT, read_records
 from dsv4bench.results.stored import LEAST, TWO_MACHINES, compare_stored
 from tests.results.synthetic import GPU, counts, lost, ramp, record, row, sweep, with_side, with_variant
 from tests.source_tree import ROOT
@@ -93,6 +93,27 @@ def test_two_machines_are_a_view():
     assert (cell.before_ns.value, cell.after_ns.value, cell.ratio, cell.added) == (20_000_000, 10_000_000, None, None)
 
 
+def test_two_chips_of_one_model_are_two_machines():
+    cell = only([run(environment={"gpu_chip": "1111"})], [run(30_000_000, "new", environment={"gpu_chip": "3333"})])
+    assert (cell.word, cell.ratio, cell.two_machines, cell.refused) == (None, None, True, False)
+    assert [str(found) for found in cell.differences] == ["GPU chip: 1111 before, 3333 after"]
+
+
+@pytest.mark.parametrize("chips", [(None, None), ("1111", None), (None, "3333")], ids=["both", "after", "before"])
+def test_chips_that_are_not_known_are_compared_as_ever(chips):
+    before, after = (run(ns, environment={"gpu_chip": chip}) for ns, chip in zip((20_000_000, 30_000_000), chips))
+    cell = only([before], [after])
+    assert (cell.word, cell.unknown) == ("SLOWER", ("GPU chip",))
+
+
+def test_runs_of_a_chip_that_both_sides_know_are_compared():
+    here, there, third = ({"environment": {"gpu_chip": chip}} for chip in ("1111", "2222", "3333"))
+    before = [run(**here), run(9_000_000, **there)]
+    cell = only(before, [run(30_000_000, "new", **here), run(90_000_000, "new", **third)])
+    assert (cell.word, cell.before, cell.left_out) == ("SLOWER", before[0], 2)
+    assert cell.ratio.value == pytest.approx(1.5)
+
+
 def test_another_driver_is_refused_with_both_values():
     cell = only([run()], [run(environment={"driver": "590.1"})])
     assert (cell.word, cell.ratio, cell.refused) == (None, None, True)
@@ -125,6 +146,15 @@ def test_a_model_is_like_nothing(old, new, reason, times):
 def test_only_the_newest_code_of_a_side_counts():
     cell = only([run(10_000_000, "older"), run()], [run(commit="new")])
     assert (cell.word, len(cell.old), cell.left_out) == ("SAME", 1, 1)
+
+
+def test_what_a_time_limit_left_out_is_no_record_of_other_code_once_it_was_measured():
+    left_out = lost("skipped", NO_TIME_LEFT)
+    for records in ([left_out, left_out, run()], [run(), left_out]):
+        cell = only(records, [run(commit="new")])
+        assert (cell.word, len(cell.old), cell.left_out) == ("SAME", 1, 0)
+    never = only([left_out, left_out], [run(commit="new")])
+    assert (never.word, never.reason, never.left_out) == (None, f"before: skipped: {NO_TIME_LEFT}", 0)
 
 
 def test_a_cell_that_is_wrong_now_is_lost():
