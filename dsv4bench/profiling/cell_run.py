@@ -13,7 +13,7 @@ from dsv4bench.errors import CaptureError, CellError
 from dsv4bench.profiling.capture import Captured
 from dsv4bench.profiling.clocks import ClockMonitor
 from dsv4bench.profiling.counting import Counts
-from dsv4bench.profiling.timing import Timing
+from dsv4bench.profiling.timing import Part, Timing
 from dsv4bench.profiling.verify import Check
 from dsv4bench.results.redundant import RepeatedRow
 from dsv4bench.workloads.cells import Cell
@@ -128,6 +128,27 @@ class Several:
         """End each with the status and the reason that the error stands for."""
         for run in self.runs:
             run.fail(error)
+
+
+class StepError(Exception):
+    """What the step of one cell raised while it was timed."""
+
+    def __init__(self, run: CellRun, error: Exception) -> None:
+        super().__init__(str(error))
+        self.run = run
+        self.error = error
+
+
+def naming(run: CellRun, part: Part) -> Part:
+    """Return a part whose error says whose it is."""
+
+    def call() -> None:
+        try:
+            part.run()
+        except Exception as error:
+            raise StepError(run, error) from error
+
+    return replace(part, run=call)
 
 
 class Ends(Protocol):

@@ -15,7 +15,7 @@ from typing import Any
 from dsv4bench.errors import CaptureError
 from dsv4bench.profiling import counting
 from dsv4bench.profiling.capture import run_pieces
-from dsv4bench.profiling.cell_run import CellRun, Several, Side, StepKey, by, ending
+from dsv4bench.profiling.cell_run import CellRun, Several, Side, StepError, StepKey, by, ending, naming
 from dsv4bench.profiling.clocks import ClockMonitor
 from dsv4bench.profiling.compressor_pass import time_compressors
 from dsv4bench.profiling.contract_check import check_choice
@@ -174,9 +174,21 @@ class GroupRun:
                 run.add(replace(check, name=check.name + suffix))
 
     def _time(self, runs: list[CellRun], part: Callable[[CellRun, Forward], Part], period: Period) -> None:
+        """Time cells in turn; one whose step raises ends with all of its provider, and the others are timed again."""
+        while runs:
+            try:
+                self._take_turns(runs, part, period)
+            except StepError as failed:
+                same = [run for run in self.living() if run.cell.variant.provider == failed.run.cell.variant.provider]
+                Several(same).fail(failed.error)
+                for run in runs:
+                    run.timings.clear()
+                runs = [run for run in runs if run.live]
+            else:
+                return
+
+    def _take_turns(self, runs: list[CellRun], part: Callable[[CellRun, Forward], Part], period: Period) -> None:
         """Time the cells of each rank, one rank after another; where there are several, each forward by itself."""
-        if not runs:
-            return
         monitor = ClockMonitor(self.session.nvml, self.session.own_threads)
         monitor.look_around()
         several = len(self.prefill.forwards) > 1
@@ -200,7 +212,7 @@ class GroupRun:
         busy = [forward for forward in forwards if forward.live or (runs[0].graph and forward.batch.bucket)]
         if not busy:
             return [None] * len(runs)
-        subjects = [Subject(tuple(part(run, forward) for forward in busy), period) for run in runs]
+        subjects = [Subject(tuple(naming(run, part(run, forward)) for forward in busy), period) for run in runs]
         with self._marked():
             return interleave(subjects, self.session.clock, self.session.rule, monitor.sample, monitor.sm_mhz)
 

@@ -175,6 +175,19 @@ def test_outputs_of_another_provider_are_compared_without_a_verdict(two_provider
     assert run.runs[3].status == "ok"
 
 
+def test_a_provider_that_fails_while_it_is_timed_ends_its_own_cells_alone(two_providers):
+    run = two_providers("from os.path import exists\n" + RIGHT + "    if exists('late'): raise ValueError('seen')\n")
+    with torch.no_grad():
+        run.verify()
+        Path("late").touch()
+        run.time_eager()
+        run.count()
+    assert statuses(run) == ["ok", "ok", "failed", "failed"]
+    assert [cell.reason for cell in run.runs] == [None, None, *["own.py:6: ValueError: seen"] * 2]
+    assert [len(cell.timings) for cell in run.runs] == [1, 1, 0, 0]
+    assert all(cell.counts for cell in run.runs[:2])
+
+
 @pytest.mark.parametrize(
     ("source", "status", "reason"),
     [
