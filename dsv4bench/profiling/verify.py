@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from dsv4bench.kernels.contract import Call, Kernel, Provider, Tolerance
+from dsv4bench.kernels.contract import EXACT, Call, Kernel, Provider, Tolerance
 from dsv4bench.profiling.digest import Digest, digest, digest_all
 from dsv4bench.ranges import Range
 from dsv4bench.workloads.batch import Batch
@@ -107,7 +107,7 @@ def compare(name: str, got: Seen, want: Seen) -> Check:
 class KernelAudit:
     """Looks at the ids of every kernel, and runs the torch reference beside it in the first layer of each kind.
 
-    The reference works on clones of the same inputs.
+    The reference works on clones of the same inputs, which the kernel must leave as they were.
     """
 
     def __init__(self, geometry: Geometry) -> None:
@@ -130,7 +130,13 @@ class KernelAudit:
         before = {name: tensors[name].clone() for name in kernel.outputs}
         expected = {name: tensor.clone() for name, tensor in before.items()}
         kernel.reference(**{**tensors, **expected})
+        inputs = {name: (tensors[name], tensors[name].clone()) for name in _only_read(kernel, tensors)}
         call()
+        self.wrong += [
+            f"layer {rng.layer} {rng.op} {name}: an input that the call changed"
+            for name, (now, then) in inputs.items()
+            if EXACT.deviation(now, then)
+        ]
         for name, tolerance in kernel.outputs.items():
             got, want = tensors[name], expected[name]
             if name == "cache":
@@ -147,6 +153,16 @@ class KernelAudit:
             return Check("kernels against torch", False, self.wrong[0])
         detail = f"{self.compared} outputs in layers {sorted(self._layers)} within their kernels' tolerances"
         return Check("kernels against torch", True, detail)
+
+
+def _only_read(kernel: Kernel, tensors: dict[str, Any]) -> list[str]:
+    """Return the names of the tensors of a call that share no storage with its outputs."""
+    written = {tensors[name].untyped_storage().data_ptr() for name in kernel.outputs}
+    return [
+        name
+        for name, tensor in tensors.items()
+        if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in written
+    ]
 
 
 def cache_deviation(

@@ -194,8 +194,14 @@ def test_a_provider_that_fails_while_it_is_timed_ends_its_own_cells_alone(two_pr
         (RIGHT.replace("reference(**tensors)", "tensors['out'].zero_()"), "wrong", "breaks the contract of dequant"),
         (RIGHT + "    raise ValueError('seen')\n", "failed", "own.py:5: ValueError: seen"),
         (RIGHT + "    if len(tensors['ids']) == 34: tensors['out'][3].add_(1)\n", "wrong", "kernels against torch: "),
+        (
+            RIGHT
+            + "    if len(tensors['ids']) == 34: tensors['cache'][0].add_(1)\n",  # the reserved page: nobody reads it
+            "wrong",
+            "dequant_compressed cache: an input that the call changed",
+        ),
     ],
-    ids=["breaks the contract", "raises", "is wrong in the step alone"],
+    ids=["breaks the contract", "raises", "is wrong in the step alone", "changes an input in the step alone"],
 )
 def test_what_one_provider_does_ends_the_cells_of_the_other_one_never(two_providers, source, status, reason):
     run = two_providers(source)
