@@ -37,7 +37,7 @@ def test_on_a_gpu_the_rounds_are_one_graph(gpu):
 
 
 def test_the_first_ratio_2_source_stands_for_all(gpu, monkeypatch):
-    step = allocated(graph=False).steps["off", "fused"]
+    step = allocated(graph=False).steps["off", ("fused", "torch")]
     asked = []
 
     def layer(step, kind, rows):
@@ -54,6 +54,6 @@ def test_the_first_ratio_2_source_stands_for_all(gpu, monkeypatch):
 
 
 def test_a_model_without_ratio_2_has_no_such_compressor(gpu):
-    step = allocated(graph=False).steps["off", "fused"]
+    step = allocated(graph=False).steps["off", ("fused", "torch")]
     step.geometry = replace(SMALL, ratios=(0, 1, 1, 1, 1, 1), kv_sources=(1,), index_sources=(1,), candidate_source=1)
     assert compressor_subject(step, 8, open_pool(CUDA)) is None

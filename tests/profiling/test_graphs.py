@@ -232,7 +232,7 @@ def test_a_full_graph_is_compared_by_its_output_alone_and_holds_live_rows(gpu, m
 
 def test_a_full_graph_holds_live_rows_where_a_breakable_one_holds_its_bucket(gpu, monkeypatch):
     run = on_gpu(monkeypatch, extend="7", graph_mode="full,breakable", breaks="hopper")
-    step = run.steps["on", "fused"]
+    step = run.steps["on", ("fused", "torch")]
     monkeypatch.setattr(step, "pieces", lambda rows, tail_rows, form=EAGER, padded=False: (rows, form))
     (forward,) = run.prefill.all_forwards()
     found = [run.graphs.pieces(cell, step, forward) for cell in run.runs]

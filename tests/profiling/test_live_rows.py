@@ -18,7 +18,7 @@ def padded():
 def compared(run, compressor="fused", form=EAGER):
     (forward,) = run.prefill.all_forwards()
     with torch.no_grad():
-        return compare_live_rows(run.steps["off", compressor], forward, form)
+        return compare_live_rows(run.steps["off", (compressor, "torch")], forward, form)
 
 
 @pytest.mark.parametrize("compressor", ["fused", "torch"])
@@ -55,7 +55,7 @@ def with_a_leak(step, monkeypatch, leak, name):
     ("size", "differ"), [(1.5, "0.33"), (1.02, "0.02"), (float("nan"), "inf")], ids=["half", "2 %", "not a number"]
 )
 def test_padding_that_changes_an_attention_output_is_seen(padded, monkeypatch, size, differ):
-    step = padded.steps["off", "fused"]
+    step = padded.steps["off", ("fused", "torch")]
     with_a_leak(step, monkeypatch, lambda: step.buffers.attention[:7].mul_(size), "layer 5 attention")
     check = compared(padded)
     assert f"attention outputs differ by {differ} of their norm at most (layer 5)" in check.detail
@@ -63,7 +63,7 @@ def test_padding_that_changes_an_attention_output_is_seen(padded, monkeypatch, s
 
 
 def test_padding_that_changes_the_choice_of_top_k_is_seen(padded, monkeypatch):
-    step = padded.steps["off", "fused"]
+    step = padded.steps["off", ("fused", "torch")]
 
     def choose_others():
         for raw in (step.buffers.raw_1, step.buffers.raw_2):
@@ -86,7 +86,7 @@ def test_padding_that_changes_the_choice_of_top_k_is_seen(padded, monkeypatch):
     ids=["latents", "compressed rows", "ring"],
 )
 def test_one_bit_of_what_a_source_writes_is_seen(padded, monkeypatch, spoil, name):
-    step = padded.steps["off", "fused"]
+    step = padded.steps["off", ("fused", "torch")]
     layer = name[-1]
     with_a_leak(step, monkeypatch, lambda: spoil(step), f"layer {layer} compress")
     check = compared(padded)

@@ -37,7 +37,7 @@ class QueueClock(FakeClock):
 
 
 def predicted(run, forwards=None, clock=None):
-    step = run.steps["off", "fused"]
+    step = run.steps["off", ("fused", "torch")]
     with torch.no_grad():
         return predict(step, forwards or run.prefill.forwards[0], clock or FakeClock(tick_ns=2_000), None)
 
@@ -73,7 +73,7 @@ def test_a_forward_without_live_rows_saves_nothing(run):
 
 
 def test_a_host_that_enqueues_submits_the_dequants_of_all_sources_as_a_step_does(run):
-    events, ops = [], run.steps["off", "fused"].ops
+    events, ops = [], run.steps["off", ("fused", "torch")].ops
     ops.mark = heard = Heard()
     found = predicted(run, clock=QueueClock(events))
     ops.mark = Silent()
@@ -90,7 +90,7 @@ def test_on_a_cpu_a_call_is_the_work_and_nothing_is_submitted(run):
 
 def test_measuring_the_rate_leaves_no_head_behind(run):
     predicted(run)
-    assert run.steps["off", "fused"].kv_buffer.head_source is None
+    assert run.steps["off", ("fused", "torch")].kv_buffer.head_source is None
 
 
 def test_a_cpu_does_not_tell_its_peak():

@@ -142,7 +142,7 @@ def run():
 
 def of_step(run, reuse):
     """(op, kv_source) -> (calls, redundant, kept) of the small model's step."""
-    step = run.steps[reuse, "fused"]
+    step = run.steps[reuse, ("fused", "torch")]
     (forward,) = run.prefill.all_forwards()
     step.load(forward)
     rows = repeated(step.ops, partial(run_pieces, step.live_pieces(forward)))

@@ -23,7 +23,7 @@ def eager():
 
 
 def observe(group, reuse, run=None):
-    step = group.steps[reuse, "fused"]
+    step = group.steps[reuse, ("fused", "torch")]
     with torch.no_grad():
         return verify.observe(step, list(group.prefill.all_forwards()), run or run_live(step))
 
@@ -49,7 +49,7 @@ def test_without_reuse_there_is_no_head_to_compare(eager):
 
 
 def test_a_head_that_changed_in_one_bit_is_stale(eager):
-    step = eager.steps["on", "fused"]
+    step = eager.steps["on", ("fused", "torch")]
 
     def spoil_after_layer_4(forward):
         for piece in step.pieces(forward.live):
@@ -75,7 +75,7 @@ def test_two_runs_of_one_step_leave_the_same_bytes(eager):
 
 
 def test_a_run_begins_with_the_saved_rings_and_poisoned_buffers(eager):
-    step = eager.steps["on", "fused"]
+    step = eager.steps["on", ("fused", "torch")]
     for ring in step.pools.rings.values():
         ring.fill_(3.0)
     step.buffers.x.fill_(3.0)
@@ -94,7 +94,7 @@ def test_a_run_begins_with_the_saved_rings_and_poisoned_buffers(eager):
 
 
 def test_nobody_observes_a_step_any_more_after_an_error(eager):
-    step = eager.steps["on", "fused"]
+    step = eager.steps["on", ("fused", "torch")]
 
     def fail(forward):
         raise RuntimeError("boom")
@@ -282,7 +282,7 @@ def test_a_byte_written_where_the_reference_writes_none_is_wrong():
 def test_a_cache_write_that_does_not_happen_shows(eager, part):
     """Earlier runs have left the right bytes in the caches; a run that writes none of them must not find them."""
     whole, _ = observe(eager, "on")
-    step = eager.steps["on", "fused"]
+    step = eager.steps["on", ("fused", "torch")]
 
     def without(forward):
         run_pieces([piece for piece in step.pieces(forward.live) if piece.name != f"layer 4 {part}"])
