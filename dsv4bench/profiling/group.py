@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dsv4bench.errors import CaptureError
+from dsv4bench.errors import CaptureError, CellError
 from dsv4bench.profiling import counting
 from dsv4bench.profiling.capture import run_pieces
 from dsv4bench.profiling.cell_run import CellRun, Several, Side, StepError, StepKey, by, ending, naming
@@ -115,11 +115,11 @@ class GroupRun:
     def allocate(self) -> None:
         """Allocate pools and buffers, write the prefix, make the steps; a cell whose graph is refused ends here."""
         self._end_absent_providers()
+        self._share()
         if not self.living():
             return
         variant = self.living()[0].cell.variant
-        self._prefill = self._prepared(variant)
-        self._graphs = Graphs(self._prefill, self.session.device, self.exchanging)
+        self._graphs = Graphs(self.prefill, self.session.device, self.exchanging)
         moe = stand_in(self.model, variant, self._ranks, self.plan)
         # reuse off is what every output is compared with, also where only reuse on is measured
         reuses = dict.fromkeys(("off", *(run.cell.variant.reuse for run in self.runs)))
@@ -135,6 +135,15 @@ class GroupRun:
         if reason is not None:
             for run in self.living(graph=True):
                 run.end("skipped", reason)
+
+    def _share(self) -> None:
+        """Make what the cells share; a provider that cannot write the prefix ends its own cells alone."""
+        while self._prefill is None and self.living():
+            variant = self.living()[0].cell.variant
+            try:
+                self._prefill = self._prepared(variant)
+            except CellError as error:
+                Several([run for run in self.living() if run.cell.variant.provider == variant.provider]).fail(error)
 
     def _end_absent_providers(self) -> None:
         """End the cells of a provider that cannot run here, or whose kernel breaks its contract."""

@@ -212,6 +212,20 @@ def test_what_one_provider_does_ends_the_cells_of_the_other_one_never(two_provid
     assert not any(cell.timings for cell in run.runs[2:])
 
 
+def test_a_provider_that_cannot_write_the_prefix_ends_its_own_cells_alone(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("prefix.py").write_text(
+        RIGHT.replace("dequant", "norm_rope_store") + "    if len(tensors['kv']) == 60: raise ValueError('seen')\n"
+    )
+    sides = ("torch/norm_rope_store=prefix.py:fn", "torch")
+    cells = [cell for one in sides for cell in group(geometry=TINY, graph=False, provider=one)]
+    run = allocated(geometry=TINY, cells=tuple(cells))
+    assert statuses(run) == ["failed", "failed", "ok", "ok"]
+    assert "prefix.py:5: ValueError: seen" in run.runs[0].reason
+    passes(run)
+    assert statuses(run) == ["failed", "failed", "ok", "ok"]
+
+
 # verify
 
 
