@@ -24,7 +24,7 @@ from dsv4bench.profiling.ab_run import CodeChanged, Launch, Run, finished_pairs,
 from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.noise_floor import noise_floor
 from dsv4bench.results.record import Record
-from dsv4bench.results.store import Store, open_store, read_records, resume_store, run_directory
+from dsv4bench.results.store import NO_TIME_LEFT, Store, open_store, read_records, resume_store, run_directory
 from dsv4bench.results.trials import SIDES, trials
 from dsv4bench.results.verdict import Verdict, judge
 from dsv4bench.units import format_count
@@ -127,7 +127,7 @@ def _title(experiment: Experiment, pair: int, side: str) -> str:
 def _why(stop: str, limit: str) -> list[str]:
     """Return a line about an end before all pairs, or none."""
     said = {
-        TIME_LIMIT: f"stopped at --time-limit {limit}: cells have fewer pairs than were asked for",
+        TIME_LIMIT: f"stopped at --time-limit {limit}: cells have fewer pairs than were asked for, or none",
         NARROW: "stopped: the interval of every cell is narrower than half of the least effect",
     }
     return [said[stop]] if stop in said else []
@@ -156,7 +156,13 @@ def _report(store: Store, session: str, typed: Typed, form: str) -> int:
     else:
         show_tables(tables.verdicts(records), form, sys.stdout)
     own = [verdict for verdict in verdicts if (verdict.trial.any.ab or {})["session"] == session]
-    return gated(exit_code(_of(records, session)), own, typed["gate"], typed["strict"])
+    code = exit_code(_of(records, session)) or (INCOMPLETE if _never_reached(_of(records, session)) else OK)
+    return gated(code, own, typed["gate"], typed["strict"])
+
+
+def _never_reached(records: Sequence[Record]) -> set[str]:
+    """Return the keys of the cells that a time limit left out and nobody has measured since."""
+    return {one.key for one in records} - {one.key for one in records if one.reason != NO_TIME_LEFT}
 
 
 def gated(code: int, verdicts: Sequence[Verdict], gate: bool, strict: bool) -> int:

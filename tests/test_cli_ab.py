@@ -14,6 +14,7 @@ from dsv4bench.cli_ab_run import gated
 from dsv4bench.errors import DsvError
 from dsv4bench.profiling import ab_child, ab_run, sweep
 from dsv4bench.profiling.ab_child import parse_job
+from dsv4bench.profiling.ab_rule import Budget
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.results.store import Store, read_records
@@ -395,10 +396,22 @@ def test_ctrl_c_keeps_what_is_finished_and_prints_the_command_that_goes_on(run, 
     assert [len(group[0].load.requests) for group in pretended] == [2]
 
 
+def test_a_cell_that_the_time_limit_left_out_is_an_exit_code_until_it_is_measured(run, pretended, monkeypatch):
+    with monkeypatch.context() as late:
+        late.setattr(Budget, "spent", property(lambda _: bool(pretended)))
+        found = run(*REUSE, "--batch", "1,2", "--time-limit", "9", "--out", "run")
+    assert (found.code, len(pretended)) == (3, 1)
+    found = run(*REUSE, "--batch", "1,2", "--time-limit", "9", "--resume", "run")
+    assert (found.code, len(pretended)) == (0, 2)
+
+
 def test_the_time_limit_is_told(run, processes, pretended):
     found = run(*REUSE, "--fresh", "--pairs", "4", "--time-limit", "0.000001")
     assert len(processes) == 2
-    assert "stopped at --time-limit 0.000001: cells have fewer pairs than were asked for" in found.err.splitlines()
+    assert (
+        "stopped at --time-limit 0.000001: cells have fewer pairs than were asked for, or none"
+        in found.err.splitlines()
+    )
 
 
 # slips
