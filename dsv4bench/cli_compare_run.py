@@ -15,6 +15,7 @@ from dsv4bench.dashboards.compare_tables import BY, stored_tables
 from dsv4bench.dashboards.render import show_tables
 from dsv4bench.dashboards.stored_cells import cell_words, several_geometries, which
 from dsv4bench.errors import UsageError, nearest
+from dsv4bench.results.comparability import MACHINE
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import read_records
 from dsv4bench.results.stored import TWO_MACHINES, StoredCell, compare_stored
@@ -74,7 +75,7 @@ def _gated(cells: Sequence[StoredCell], strict: bool) -> int:
     """Say on stderr what stops the gate, or what it let pass, and return its exit code."""
     several = several_geometries(cells)
     red = [line for one in cells for line in _red(one, several)]
-    doubts = [(TWO_MACHINES, one) for one in cells if one.two_machines]
+    doubts = [(f"{TWO_MACHINES} ({_machines(one)})", one) for one in cells if one.two_machines]
     doubts += [(one.reason, one) for one in cells if one.refused]
     passed = [("INCONCLUSIVE", one) for one in cells if one.word == "INCONCLUSIVE"]
     passed += [(one.reason, one) for one in cells if _not_run(one)]
@@ -86,6 +87,11 @@ def _gated(cells: Sequence[StoredCell], strict: bool) -> int:
     if not any(one.old and one.after_ns for one in cells):
         return NOTHING
     return INCOMPLETE if doubts or (strict and passed) else OK
+
+
+def _machines(one: StoredCell) -> str:
+    """Return by which facts two machines are told apart."""
+    return "; ".join(str(found) for found in one.differences if found.what in MACHINE)
 
 
 def _not_run(one: StoredCell) -> bool:

@@ -22,6 +22,7 @@ from dsv4bench.dashboards.stored_cells import (
 )
 from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
+from dsv4bench.results.comparability import GPU_CHIP, HOST_ID
 from dsv4bench.results.counts import DEVICE, add
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import Interval
@@ -32,6 +33,11 @@ from dsv4bench.units import format_count, format_in_unit, format_percent, time_u
 BY = ("cell", "mode", "batch", "kv")
 WORDS: tuple[Word, ...] = get_args(Word)
 BETWEEN_RUNS = "noise between runs is not in the interval of single runs: dsv4bench ab measures it"
+# by the fact that a record does not hold, what its machine may be
+ANOTHER = {
+    GPU_CHIP: "they may be of two GPUs of one model",
+    HOST_ID: "they may be of two hosts with one model of processor",
+}
 HIDDEN = ("reason", "least", "before_runs", "after_runs", "before_key", "after_key")
 
 
@@ -147,7 +153,10 @@ def _notes(same: Sequence[StoredCell]) -> list[str]:
 def _remarks(one: StoredCell) -> list[str]:
     """Return why a cell has no verdict, and what is not known of it."""
     found = [f"INCONCLUSIVE: {one.reason}"] if one.word == "INCONCLUSIVE" else []
-    found += [f"only one side says: {', '.join(one.unknown)}"] if one.unknown else []
+    which = [name for name in one.unknown if name in ANOTHER]
+    found += [f"not both sides say their {name}: {ANOTHER[name]}" for name in which]
+    half_known = [name for name in one.unknown if name not in ANOTHER]
+    found += [f"only one side says: {', '.join(half_known)}"] if half_known else []
     return found + (
         [f"{format_count(one.left_out, 'record')} of other code or settings left out"] if one.left_out else []
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from dsv4bench.dashboards.cells import grouped, in_step, mode_words
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
+from dsv4bench.results.comparability import CHIP
 from dsv4bench.results.histories import CELL, History
 from dsv4bench.units import format_percent, format_plus_minus, time_unit
 
@@ -53,13 +54,33 @@ def _history(one: History) -> Table:
     columns = (*_seen_columns(f"step {unit}"), Column("change", ("change",)), Column("launches", ("launches",)), _KEY)
     rows = []
     last: float | None = None
-    for row in one.rows:
+    moves = _moves(one.rows)
+    for place, row in enumerate(one.rows):
+        last = None if place in moves else last
         change = row["time_ns"] / last - 1 if row["time_ns"] and last else None
         shown = cell(change, "" if change is None else format_percent(change, signed=True))
         rows.append((*_seen_cells(row, scale), shown, cell(row["launches"]), _key(row)))
         last = row["time_ns"] or last
-    notes = [*filter(None, [_settings(one, (*TITLED, "kv"))]), NO_VERDICT, *_changes(one.rows), *_reasons(one.rows)]
+    notes = [*filter(None, [_settings(one, (*TITLED, "kv"))]), NO_VERDICT, *_changes(one.rows), *moves.values()]
+    notes += _reasons(one.rows)
     return Table(f"History of {history_name(one)}{_place(one)}", columns, tuple(rows), tuple(notes))
+
+
+def _moves(rows: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+    """Return by its place what is said of each row that is known to be of another chip or host than those above."""
+    found: dict[int, str] = {}
+    where: dict[str, str] = {}
+    for place, row in enumerate(rows):
+        here = {name: row[name] for name in CHIP if row[name] is not None}
+        moved = [f"{name} {where[name]} -> {there}" for name, there in here.items() if where.get(name, there) != there]
+        if moved:
+            found[place] = f"{_when(row)}{'; '.join(moved)}: two machines, no change is given"
+        where |= here
+    return found
+
+
+def _when(row: Mapping[str, Any]) -> str:
+    return "" if row["created"] is None else f"{row['created']:{TIME_FORMAT}}: "
 
 
 def _once(found: Sequence[History]) -> Table:

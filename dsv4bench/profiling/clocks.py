@@ -66,6 +66,11 @@ class Nvml:
         processes = self.ask("nvmlDeviceGetComputeRunningProcesses")
         return None if processes is None else max(0, len(processes) - 1)
 
+    def uuid(self) -> str | None:
+        """Return what tells this GPU from every other one, e.g. "GPU-1c2d..."; None where NVML does not tell."""
+        found = self.ask("nvmlDeviceGetUUID")
+        return found.decode() if isinstance(found, bytes) else found
+
     def driver_version(self) -> str | None:
         """Return the driver's version."""
         try:

@@ -18,10 +18,11 @@ from dsv4bench.profiling.clocks import Nvml, open_nvml
 
 _SOURCE_ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = ("dsv4bench", "pyproject.toml")  # what measures
-_DIFF_DIGITS = 12
+_DIFF_DIGITS = _CHIP_DIGITS = 12
 _PACKAGES = {"sglang": "sglang", "flash_mla": "sgl-flash-mla", "deep_gemm": "sgl-deep-gemm"}  # of the extra "upstream"
 _CPU_INFO = Path("/proc/cpuinfo")
 _MAPS = Path("/proc/self/maps")
+_MACHINE_ID = Path("/etc/machine-id")  # stays when the machine starts again
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -30,7 +31,7 @@ def environment(device: str) -> dict[str, Any]:
         **_software(),
         **_host(),
         **source_state(_SOURCE_ROOT, _SOURCE),
-        **(_gpu() if device == "cuda" else {"gpu": None}),
+        **(_gpu() if device == "cuda" else {"gpu": None, "host_id": anonymous(machine_id(_MACHINE_ID))}),
     }
 
 
@@ -65,6 +66,20 @@ def cpu_model(info: str) -> str | None:
     """Return the first model name of a /proc/cpuinfo text."""
     pairs = (line.split(":", 1) for line in info.splitlines() if ":" in line)
     return next((value.strip() for key, value in pairs if key.strip() == "model name"), None)
+
+
+def machine_id(file: Path) -> str | None:
+    """Return the id of a /etc/machine-id; None where there is none, as in many containers, or not yet."""
+    try:
+        found = file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if found in ("", "uninitialized") else found
+
+
+def anonymous(name: str | None) -> str | None:
+    """Return the start of a name's SHA-256: it tells names apart without saying them."""
+    return None if name is None else hashlib.sha256(name.encode()).hexdigest()[:_CHIP_DIGITS]
 
 
 def injected(maps: str) -> list[str]:
@@ -134,12 +149,13 @@ def _gpu() -> dict[str, Any]:
 
 
 def _nvml_facts(nvml: Nvml | None) -> dict[str, Any]:
-    keys = ("driver", "power_limit_mw", "ecc", "mig", "gpu_other_processes")
+    keys = ("gpu_chip", "driver", "power_limit_mw", "ecc", "mig", "gpu_other_processes")
     if nvml is None:
         return dict.fromkeys(keys)
     ecc = nvml.ask("nvmlDeviceGetEccMode")
     mig = nvml.ask("nvmlDeviceGetMigMode")
     values = (
+        anonymous(nvml.uuid()),
         nvml.driver_version(),
         nvml.ask("nvmlDeviceGetEnforcedPowerLimit"),
         None if ecc is None else bool(ecc[0]),

@@ -16,6 +16,9 @@ from dsv4bench.results.record import Record
 
 Fact = Callable[[Record], Any]
 MODELLED = "modelled"
+# what tells a machine from another of the same model, by the engine that ran; no older record has it
+GPU_CHIP, HOST_ID = "GPU chip", "host id"
+CHIP = ("gpu_chip", "host_id")  # the same in an environment
 LOCKED = "applications_clocks_setting"  # what NVML says of a GPU whose clocks were set
 
 
@@ -48,8 +51,27 @@ def two_machines(found: Sequence[Difference]) -> bool:
 
 
 def unknown(before: Record, after: Record) -> list[str]:
-    """Return the facts that only one of two records holds, so that nothing says whether they are equal."""
-    return [name for name, fact in FACTS.items() if (fact(before) is None) != (fact(after) is None)]
+    """Return the facts that only one of two records holds, so that nothing says whether they are equal.
+
+    Among them which chip or host it was, which is unknown too where neither of them says it.
+    """
+    which = GPU_CHIP if after.engine == "gpu" else HOST_ID
+    sides = ((name, fact(before) is None, fact(after) is None) for name, fact in FACTS.items())
+    return [name for name, old, new in sides if old != new or (old and name == which)]
+
+
+def of_one_chip(before: Sequence[Record], after: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """Return the records of both sides, or only those of the newest chip or host that both of them know."""
+    there = {chip(record) for record in before} - {None}
+    shared = next((one for record in reversed(after) if (one := chip(record)) in there), None)
+    sides = [[one for one in side if shared is None or chip(one) == shared] for side in (before, after)]
+    return sides[0], sides[1]
+
+
+def chip(record: Record) -> str | None:
+    """Return what tells the GPU of a record, or without one its host, from others of the same model."""
+    found = record.environment.get(CHIP[record.engine != "gpu"])
+    return None if found is None else str(found)
 
 
 def known(record: Record) -> dict[str, str]:
@@ -114,6 +136,8 @@ MACHINE: dict[str, Fact] = {
     "machine": lambda record: record.machine,
     "SMs": _environment("gpu_sms"),
     "host": _host,
+    GPU_CHIP: lambda record: chip(record) if record.engine == "gpu" else None,
+    HOST_ID: lambda record: None if record.engine == "gpu" else chip(record),
 }
 STATE: dict[str, Fact] = {
     "power limit": _power_limit,

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dsv4bench.errors import RecordError
+from dsv4bench.results.comparability import CHIP
 from dsv4bench.results.compare import NOT_RESOLVABLE, Pair, compare, latest, pairs
 from dsv4bench.results.counts import DEVICE, add
 from dsv4bench.results.outline import Outline
@@ -148,8 +149,8 @@ def _cell(record: Told) -> dict[str, Any]:
 
 
 def _code(record: Told) -> dict[str, Any]:
-    """Return what measured: commit, changes, source tree and versions."""
-    found = {name: record.environment.get(name) for name in (*CODE, "dirty", *VERSIONS)}
+    """Return what measured: commit, changes, source tree and versions, and on which chip or host."""
+    found = {name: record.environment.get(name) for name in (*CODE, "dirty", *VERSIONS, *CHIP)}
     tree = found["src"]
     return {**found, "src": f"{tree['name']} {tree['commit']}" if tree else None}
 

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dsv4bench.errors import UsageError, nearest
+from dsv4bench.results.comparability import CHIP
 from dsv4bench.results.migrations import SWITCHES
 
 # what makes a cell and where it was measured, by the columns of a frame
@@ -20,7 +21,21 @@ CELL = (
 )
 NAMES = {"batch": "requests"}  # the columns of options that are called otherwise
 SEEN = (
-    *("key", "created", "commit", "dirty", "src", "torch", "triton", "cuda", "driver", "mode", "status", "reason"),
+    *(
+        "key",
+        "created",
+        "commit",
+        "dirty",
+        "src",
+        "torch",
+        "triton",
+        "cuda",
+        "driver",
+        *CHIP,
+        "mode",
+        "status",
+        "reason",
+    ),
     *("flags", "time_ns", "time_low_ns", "time_high_ns", "launches"),
 )
 

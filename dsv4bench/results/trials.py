@@ -21,14 +21,14 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from dsv4bench.results.comparability import differences
+from dsv4bench.results.comparability import GPU_CHIP, HOST_ID, differences
 from dsv4bench.results.record import Record
 
 SIDES = ("a", "b")
 ONE_PROCESS, FRESH = "one process", "fresh processes"
 ABOUT_PAIRS = 64  # what a verdict from one process rests on: more pairs of fewer samples would tell no more
 # what a pair must share, so that nothing but its sides differs; environments bring a CUDA of their own
-SHARED = ("machine", "SMs", "host", "power limit", "driver", "MIG", "threads", "profiler")
+SHARED = ("machine", "SMs", "host", GPU_CHIP, HOST_ID, "power limit", "driver", "MIG", "threads", "profiler")
 NO_TIME = "a step of 0 ns: nothing was measured"
 # switches that an eager step, or a whole graph, does not have
 ONE_SIDE_ONLY = {"graph": ("graph-mode", "breaks", "break-outputs"), "graph-mode": ("breaks", "break-outputs")}

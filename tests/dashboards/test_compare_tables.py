@@ -93,6 +93,24 @@ def test_two_machines_stand_side_by_side_without_a_word():
     assert "FASTER" not in text
 
 
+@pytest.mark.parametrize("chips", [({}, {}), ({"gpu_chip": "1111"}, {})], ids=["neither", "one side"])
+def test_times_of_perhaps_two_chips_say_so(chips):
+    text = shown(*([step(20_000, environment={**GPU, **chip})] for chip in chips))
+    assert "not both sides say their GPU chip: they may be of two GPUs of one model" in text
+    assert "only one side says" not in text
+
+
+def test_times_of_one_chip_say_nothing_of_it():
+    assert "GPU chip" not in shown(*([step(20_000, environment={**GPU, "gpu_chip": "1111"})] for _ in range(2)))
+
+
+def test_two_chips_stand_side_by_side_by_name():
+    chips = ({"gpu_chip": "1111"}, {"gpu_chip": "3333"})
+    text = shown(*([step(20_000, environment={**GPU, **chip})] for chip in chips))
+    assert text.startswith("two machines: no verdict. Side by side")
+    assert "GPU chip: 1111 before, 3333 after" in text
+
+
 B300 = {**GPU, "gpu": "NVIDIA B300", "driver": "590.1"}
 
 

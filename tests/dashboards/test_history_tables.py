@@ -41,6 +41,15 @@ def test_a_cell_is_a_table_over_time():
     assert "failed: no memory" in lines
 
 
+def test_a_time_of_another_chip_is_no_change():
+    chips = ("1111", None, "3333", "3333")
+    times = (20_000, 19_000, 30_000, 33_000)
+    rows = [at(n + 1, us, "a", environment={"gpu_chip": chips[n]}) for n, us in enumerate(times)]
+    lines = shown(rows)[0].splitlines()
+    assert [line.split()[5] if "%" in line else "" for line in lines[3:7]] == ["", "-5.00", "", "+10.00"]
+    assert lines[-1] == "2026-12-03 08:30: gpu_chip 1111 -> 3333: two machines, no change is given"
+
+
 def test_cells_that_were_measured_once_share_a_table():
     (text,) = shown([at(1, 20_000, "a"), at(1, 30_000, "a", batch=8)])
     assert text.splitlines()[:4] == [

@@ -11,8 +11,9 @@ import torch
 
 from dsv4bench.profiling import environment as module
 from dsv4bench.profiling.clocks import Nvml
-from dsv4bench.profiling.environment import cpu_model, environment, injected, source_state
+from dsv4bench.profiling.environment import anonymous, cpu_model, environment, injected, machine_id, source_state
 
+ABC = "ba7816bf8f01"  # FIPS 180-2, appendix B.1: the SHA-256 of "abc"
 SOURCE = ("dsv4bench", "pyproject.toml")
 CPU_INFO = "processor\t: 0\nvendor_id\t: X\nmodel name\t: Fast CPU 9 @ 3:1 GHz\nprocessor\t: 1\nmodel name\t: Other\n\n"
 
@@ -41,6 +42,25 @@ def test_a_cpu_environment_is_plain_and_tells_no_names_or_paths():
     assert platform.node() not in text.split('"')
     assert getpass.getuser() not in text.split('"')
     assert str(Path(module.__file__).parent) not in text
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [(b"abc\n", "abc"), (b"", None), (b"uninitialized\n", None), (b"\xff", None), (None, None)],
+    ids=["an id", "empty", "at the first start", "no text", "no file"],
+)
+def test_a_host_is_told_from_others_by_a_hash_of_its_id(monkeypatch, tmp_path, content, found):
+    file = tmp_path / "machine-id"
+    if content is not None:
+        file.write_bytes(content)
+    assert machine_id(file) == found
+    monkeypatch.setattr(module, "_MACHINE_ID", file)
+    facts = environment("cpu")
+    assert (facts["host_id"], "gpu_chip" in facts) == (found and ABC, False)
+
+
+def test_a_name_is_the_start_of_its_hash():
+    assert (anonymous("abc"), anonymous(None)) == (ABC, None)
 
 
 def test_packages_whose_kernels_are_called_are_named_with_their_versions(monkeypatch):
@@ -133,6 +153,9 @@ class FakeNvml:
     def nvmlSystemGetDriverVersion(self):
         return "580.159"
 
+    def nvmlDeviceGetUUID(self, handle):
+        return "abc"
+
     def nvmlDeviceGetEnforcedPowerLimit(self, handle):
         return 700_000
 
@@ -171,6 +194,7 @@ def test_a_gpu_environment(monkeypatch, h200):
         "gpu_l2_bytes": 62_914_560,
         "gpu_memory_bytes": 150_109_880_320,
         "gpu_capability": "9.0",
+        "gpu_chip": ABC,
         "driver": "580.159",
         "power_limit_mw": 700_000,
         "ecc": True,
@@ -179,10 +203,27 @@ def test_a_gpu_environment(monkeypatch, h200):
     }
 
 
+def test_older_nvml_packages_give_a_uuid_as_bytes_or_refuse(monkeypatch, h200):
+    class Bytes(FakeNvml):
+        def nvmlDeviceGetUUID(self, handle):
+            return b"abc"
+
+    class Refuses(FakeNvml):
+        def nvmlDeviceGetUUID(self, handle):
+            raise self.NVMLError("not supported")
+
+    for fake, chip in ((Bytes(), ABC), (Refuses(), None)):
+        monkeypatch.setattr(module, "open_nvml", lambda fake=fake: Nvml(fake, "handle"))
+        facts = environment("cuda")
+        assert (facts["gpu_chip"], "host_id" in facts) == (chip, False)
+
+
 def test_without_nvml_its_facts_are_none(monkeypatch, h200):
     monkeypatch.setattr(module, "open_nvml", lambda: None)
     facts = environment("cuda")
-    assert [facts[key] for key in ("driver", "power_limit_mw", "ecc", "mig", "gpu_other_processes")] == [None] * 5
+    assert [facts[key] for key in ("gpu_chip", "driver", "power_limit_mw", "ecc", "mig", "gpu_other_processes")] == [
+        *[None] * 6
+    ]
     assert facts["gpu"] == "NVIDIA H200"
 
 

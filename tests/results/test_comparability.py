@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from dsv4bench.results.comparability import FACTS, differences, known, two_machines, unknown
+from dsv4bench.results.comparability import FACTS, chip, differences, known, of_one_chip, two_machines, unknown
 from dsv4bench.results.store import read_records
 from tests.results.synthetic import record
 from tests.source_tree import ROOT
 
 HERE = {
     "gpu": "NVIDIA H200", "gpu_sms": 132, "cpu": "a CPU", "driver": "580.159.04", "power_limit_mw": 700_000,
-    "cuda": "13.0", "mig": False, "injected": [], "cpu_threads": 16,
+    "cuda": "13.0", "mig": False, "injected": [], "cpu_threads": 16, "gpu_chip": "1111", "host_id": "2222",
 }  # fmt: skip
 TIMING = {"clock": "cuda events", "cache": "natural", "alignment": "barrier"}
 CLOCKS = {"sm_mhz": [1900, 1905, 1910], "reasons": ["sw_power_cap"]}
@@ -33,6 +33,7 @@ CASES = {
     "name": (there(gpu="NVIDIA B300"), "machine", "NVIDIA H200", "NVIDIA B300", True),
     "sms": (there(gpu_sms=160), "SMs", "132", "160", True),
     "host": (there(cpu="Grace"), "host", "a CPU", "Grace", True),
+    "chip": (there(gpu_chip="3333"), "GPU chip", "1111", "3333", True),
     "power": (there(power_limit_mw=500_000), "power limit", "700 W", "500 W", False),
     "driver": (there(driver="590.10"), "driver", "580", "590", False),
     "cuda": (there(cuda="12.8"), "CUDA", "13.0", "12.8", False),
@@ -91,6 +92,37 @@ def test_a_cpu_is_the_machine_and_its_threads_count():
     assert [one.what for one in differences(BASE, here)] == ["machine", "engine"]
 
 
+def test_a_cpu_is_told_from_another_of_its_model_by_the_id_of_its_host():
+    here = replace(BASE, engine="tape")
+    (found,) = differences(here, replace(here, environment={**HERE, "host_id": "3333"}))
+    assert str(found) == "host id: 2222 before, 3333 after"
+    assert two_machines([found])
+    assert differences(here, replace(here, environment={**HERE, "gpu_chip": "3333"})) == []
+    assert differences(BASE, there(host_id="3333")) == []  # a container may have an id of its own, a GPU is one
+
+
+def test_a_chip_that_neither_side_knows_is_unknown():
+    old, tape = (replace(BASE, environment={"gpu": "NVIDIA H200"}, engine=engine) for engine in ("gpu", "tape"))
+    assert differences(old, old) == []
+    assert (unknown(old, old), unknown(tape, tape)) == (["GPU chip"], ["host id"])
+
+
+CHIPS = {
+    "none known": ("--", "--", "--", "--"),
+    "one side known": ("--", "ab", "--", "ab"),
+    "shared": ("ab", "bc", "b", "b"),
+    "the newest that is shared": ("bab", "ab-c", "bb", "b"),
+    "none shared": ("ab", "cd", "ab", "cd"),
+    "one side": ("", "ab", "", "ab"),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "old", "new"), CHIPS.values(), ids=CHIPS)
+def test_records_of_a_chip_that_both_sides_know_stand_for_them(before, after, old, new):
+    sides = [[there(gpu_chip=None if one == "-" else one) for one in letters] for letters in (before, after)]
+    assert ["".join(chip(one) or "-" for one in side) for side in of_one_chip(*sides)] == [old, new]
+
+
 def test_two_machines_may_differ_in_what_belongs_to_a_machine_and_in_nothing_else():
     b300 = there(gpu="NVIDIA B300", power_limit_mw=1_400_000, driver="590.1", cuda="13.1")
     assert two_machines(differences(BASE, b300))
@@ -109,7 +141,7 @@ def test_what_one_side_does_not_say_is_unknown_and_not_different():
     old = replace(BASE, timing=None, clocks=None, environment={"gpu": "NVIDIA H200"})
     assert differences(old, BASE) == []
     assert unknown(old, BASE) == [
-        *("SMs", "host", "power limit", "driver", "CUDA", "MIG", "clock lock", "profiler", "timing clock"),
+        *("SMs", "host", "GPU chip", "power limit", "driver", "CUDA", "MIG", "clock lock", "profiler", "timing clock"),
         *("cache policy", "alignment"),
     ]
     assert unknown(BASE, old) == unknown(old, BASE)

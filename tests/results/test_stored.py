@@ -101,8 +101,8 @@ def test_two_chips_of_one_model_are_two_machines():
 
 @pytest.mark.parametrize("chips", [(None, None), ("1111", None), (None, "3333")], ids=["both", "after", "before"])
 def test_chips_that_are_not_known_are_compared_as_ever(chips):
-    before, after = (run(ns, environment={"gpu_chip": chip}) for ns, chip in zip((20_000_000, 30_000_000), chips))
-    cell = only([before], [after])
+    before, after = ({"gpu_chip": chip} for chip in chips)
+    cell = only([run(environment=before)], [run(30_000_000, "new", environment=after)])
     assert (cell.word, cell.unknown) == ("SLOWER", ("GPU chip",))
 
 

@@ -76,6 +76,7 @@ UNLIKE = {
     "driver": ({"driver": "590.1"}, "driver: 580 in a, 590 in b"),
     "power limit": ({"power_limit_mw": 500_000}, "power limit: 700 W in a, 500 W in b"),
     "host": ({"cpu": "Grace"}, "host: a CPU in a, Grace in b"),
+    "chip": ({"gpu_chip": "3333"}, "GPU chip: 1111 in a, 3333 in b"),
     "profiler": ({"injected": ["nsys"]}, "profiler: none in a, nsys in b"),
 }
 
@@ -83,7 +84,7 @@ UNLIKE = {
 @pytest.mark.parametrize(("changes", "reason"), UNLIKE.values(), ids=UNLIKE)
 @pytest.mark.parametrize("pair", [None, 0], ids=["one process", "fresh processes"])
 def test_sides_that_are_unlike_are_no_pair(pair, changes, reason):
-    here = {**GPU, "power_limit_mw": 700_000, "injected": []}
+    here = {**GPU, "gpu_chip": "1111", "power_limit_mw": 700_000, "injected": []}
     first = side("a", pair=pair, environment=here)
     (trial,) = trials([first, side("b", pair=pair, environment={**here, **changes})])
     assert (trial.pairs, trial.refused) == ((), f"not comparable: {reason}")
