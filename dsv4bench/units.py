@@ -101,6 +101,11 @@ def format_bytes(count: float | None) -> str:
     return f"{count:.0f} B"
 
 
+def format_power(milliwatts: float) -> str:
+    """Format a power in whole watts: "700 W"."""
+    return f"{milliwatts / 1000:.0f} W"
+
+
 def format_count(count: int, noun: str) -> str:
     """Format a count with its noun, whose plural ends in s: "1 row", "2 rows"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

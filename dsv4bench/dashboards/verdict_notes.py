@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from dsv4bench.dashboards.cells import cells_text, grouped, rows_notes, seen_where
 from dsv4bench.dashboards.time_tables import prediction_notes
-from dsv4bench.dashboards.trial_cells import family, modes, said_of_trials, side_records
+from dsv4bench.dashboards.trial_cells import family, modes, said_of_trials
 from dsv4bench.results.compare import NOT_RESOLVABLE, Pair
 from dsv4bench.results.explanation import explained
 from dsv4bench.results.noise_floor import Floor
 from dsv4bench.results.trials import FRESH
 from dsv4bench.results.verdict import ALPHA, CLOCK, IMPLAUSIBLE, UNEXPLAINED, Verdict
 from dsv4bench.results.verdict_stats import FEWEST_PAIRS
-from dsv4bench.units import format_count, format_percent
+from dsv4bench.units import format_count, format_percent, format_power
 
 # the mark of a verdict, its sign in a table and what it says
 MARKS = {
@@ -24,7 +24,11 @@ MARKS = {
     IMPLAUSIBLE: ("%", "the work that is predicted to be saved takes longer than the whole step"),
 }
 NUMBER = re.compile(r"[-+]?\d[\d.]*")
+PREDICTED_ALONE = (
+    "pred (us): ratio-2 sources x what the compressor of one takes alone, b - a; negative is time saved; in graphs only"
+)
 AS_MANY = 2  # reasons that differ in nothing but numbers are all shown
+POWER, HEAT = "power_mw_max", "temperature_celsius_max"  # of a record's clocks
 NAMED = ("FASTER", "SLOWER")
 
 
@@ -44,12 +48,10 @@ def trust_notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Seque
 
     `every`: all verdicts, among them those that the set's were corrected with.
     """
-    sides = [Pair(verdict.trial.a, verdict.trial.b) for verdict in same]
-    predicted = any(verdict.predicted_ns is not None for verdict in same)
     return [
         _how_measured(same),
         "; ".join([*_interval_notes(same), _how_judged(same, every)]),
-        *(["; ".join(prediction_notes(sides))] if predicted else []),
+        *_prediction_notes(same),
         *_explained_notes(same),
         *rows_notes(verdict.trial.any for verdict in same),
         *_clock_notes(same),
@@ -63,6 +65,15 @@ def _interval_notes(same: Sequence[Verdict]) -> list[str]:
     bounded = [one for one in same if one.difference_ns and one.difference_ns.confidence]
     few = f" (of fewer than {FEWEST_PAIRS}: the extremes)" if any(one.pairs < FEWEST_PAIRS for one in bounded) else ""
     return [f"[ ]: the 95 % interval over pairs{few}"] if bounded else []
+
+
+def _prediction_notes(same: Sequence[Verdict]) -> list[str]:
+    """Return what the predicted differences are, in one line; nothing where none was predicted."""
+    if all(verdict.predicted_ns is None for verdict in same):
+        return []
+    if same[0].trial.switched == {"compressor"}:
+        return [PREDICTED_ALONE]
+    return ["; ".join(prediction_notes([Pair(verdict.trial.a, verdict.trial.b) for verdict in same]))]
 
 
 def _explained_notes(same: Sequence[Verdict]) -> list[str]:
@@ -133,20 +144,29 @@ def _how_judged(verdicts: Sequence[Verdict], every: Sequence[Verdict]) -> str:
 
 
 def _clock_notes(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the range of the SM clock around the pairs of either side, where it is known."""
+    """Return the range of either side's SM clock around the pairs, and the most power and heat, as far as known."""
     sides = {
         "a": [pair.a_mhz for verdict in verdicts for pair in verdict.trial.pairs if pair.a_mhz],
         "b": [pair.b_mhz for verdict in verdicts for pair in verdict.trial.pairs if pair.b_mhz],
     }
     said = [f"{side} {min(known):.0f} to {max(known):.0f} MHz" for side, known in sides.items() if known]
-    return [f"SM clock around the pairs: {', '.join(said)}"] if said else []
+    parts = [*([f"SM clock around the pairs: {', '.join(said)}"] if said else []), *_most_power(verdicts)]
+    return ["; ".join(parts)] if parts else []
+
+
+def _most_power(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the most power and the highest temperature around the pairs, e.g. "at most 690 W, 66 C"."""
+    around = [record.clocks for verdict in verdicts for record in verdict.trial.processes if record.clocks]
+    powers, heats = ([one[name] for one in around if one.get(name) is not None] for name in (POWER, HEAT))
+    said = [*([format_power(max(powers))] if powers else []), *([f"{max(heats)} C"] if heats else [])]
+    return [f"at most {', '.join(said)}"] if said else []
 
 
 def _flag_notes(verdicts: Sequence[Verdict]) -> list[str]:
     """Return the flags of both sides' records, with their cells; how far a clock fell is in the notes on clocks."""
 
     def flags(verdict: Verdict) -> dict[str, None]:
-        said = [flag for record in side_records(verdict.trial) for flag in record.flags]
+        said = [flag for record in verdict.trial.processes for flag in record.flags]
         return dict.fromkeys(re.sub(r" from \d+ to \d+ MHz$", "", flag) for flag in said)
 
     return said_of_trials(verdicts, flags)

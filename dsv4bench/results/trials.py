@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from dsv4bench.results.comparability import GPU_CHIP, HOST_ID, differences
+from dsv4bench.results.plausibility import implausible
 from dsv4bench.results.record import Record
 
 SIDES = ("a", "b")
@@ -49,7 +50,8 @@ class Trial:
     """One cell's A and B. Where a side has no time, or was wrong in any process, there are no pairs.
 
     The record of such a side says why; `refused` does where there were pairs that must not be judged. `how` is "one
-    process" or "fresh processes"; `aa`: both sides are the same.
+    process" or "fresh processes"; `aa`: both sides are the same. `processes`: the records of both sides, a first, of
+    every process that measured them.
     """
 
     a: Record | None
@@ -58,6 +60,7 @@ class Trial:
     how: str
     aa: bool
     refused: str = ""
+    processes: tuple[Record, ...] = ()
 
     @property
     def any(self) -> Record:
@@ -92,7 +95,7 @@ def trials(records: Iterable[Record]) -> list[Trial]:
     for record in records:
         if record.ab is not None and record.label != "modelled":
             found.setdefault(_cell(record), {side: [] for side in SIDES})[record.ab["side"]].append(record)
-    return [_trial(sides["a"], sides["b"]) for sides in found.values()]
+    return [_trial(*(sorted(sides[side], key=_when) for side in SIDES)) for sides in found.values()]
 
 
 def merged(pairs: Sequence[PairOfSamples]) -> list[PairOfSamples]:
@@ -100,6 +103,11 @@ def merged(pairs: Sequence[PairOfSamples]) -> list[PairOfSamples]:
     count = len(pairs) // max(1, round(len(pairs) / ABOUT_PAIRS))
     borders = [len(pairs) * place // count for place in range(count + 1)] if count else []
     return [_merge(pairs[start:end]) for start, end in pairwise(borders)]
+
+
+def _when(record: Record) -> tuple[str, int]:
+    """Return what orders the records of a side by when they were made: the later of one pair is the one that counts."""
+    return record.created, (record.ab or {}).get("pair") or 0
 
 
 def _is_effect(value: Any) -> bool:
@@ -165,7 +173,7 @@ def _trial(first: list[Record], second: list[Record]) -> Trial:
         for pair in (_split(*records, one["block"]) if how == ONE_PROCESS else [_fresh(*records)])
     ]
     refused = _refused(both)
-    return Trial(a, b, () if refused else tuple(pairs), how, bool(one["aa"]), refused)
+    return Trial(a, b, () if refused else tuple(pairs), how, bool(one["aa"]), refused, (*first, *second))
 
 
 def _standing(side: list[Record], how: str) -> Record | None:
@@ -183,13 +191,18 @@ def _matched(first: list[Record], second: list[Record]) -> list[tuple[Record, Re
 
 
 def _refused(both: Sequence[tuple[Record, Record]]) -> str:
-    """Return why pairs must not be judged, "" where nothing speaks against it: their sides are unlike, or took 0 ns."""
+    """Return why pairs must not be judged, "" where nothing speaks against it.
+
+    Their sides are unlike, took 0 ns, or a rate that was measured beside them cannot be true.
+    """
     for pair in both:
         for one in differences(*pair):
             if one.what in SHARED:
                 return f"not comparable: {one.what}: {one.before} in a, {one.after} in b"
         if any(0 in record.step_samples_ns for record in pair):
             return NO_TIME
+        if said := next(filter(None, map(implausible, pair)), None):
+            return said
     return ""
 
 

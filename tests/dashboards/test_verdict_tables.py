@@ -221,8 +221,34 @@ def test_flags_of_either_side_and_clocks_are_shown():
     ]
     other = [with_side(one, side) for one, side in zip([record(8, "off"), record(8)], "ab", strict=True)]
     notes = only([judged(one_trial(cells)), judged(one_trial(other))]).notes
-    assert "SM clock around the pairs: a 1710 to 1900 MHz" in notes
+    assert "SM clock around the pairs: a 1710 to 1900 MHz" in notes  # NVML told neither power nor heat
     assert "throttled: sw_power_cap (eager, batch 1 x 1024)" in notes
+
+
+def test_the_most_power_and_heat_of_every_process_is_said():
+    seen = [(699_500, 61), (690_000, 66), (650_400, None), (None, 50)]
+    cells = [
+        with_side(
+            record(
+                key=f"{place}", clocks={"power_mw_max": power, "temperature_celsius_max": heat}, flags=[f"no {place}"]
+            ),
+            side,
+            pair=pair,
+            sm_mhz=[1900],
+        )
+        for place, ((power, heat), side, pair) in enumerate(zip(seen, "abab", (0, 0, 1, 1), strict=True))
+    ]
+    notes = only([judged(one_trial(cells))]).notes
+    assert "SM clock around the pairs: a 1900 to 1900 MHz, b 1900 to 1900 MHz; at most 700 W, 66 C" in notes
+    assert {f"no {place}" for place in range(4)} <= set(notes)  # of processes of the first pair, too
+
+
+def test_power_and_heat_are_said_without_a_clock_and_of_no_device_not_at_all():
+    clocks = {"power_mw_max": 650_400, "temperature_celsius_max": None}
+    told, none = (
+        [note for note in only([judged(both(clocks=one))]).notes if "at most" in note] for one in (clocks, None)
+    )
+    assert (told, none) == (["at most 650 W"], [])
 
 
 def test_what_ran_on_other_kernels_on_one_side_names_the_side():
@@ -255,6 +281,18 @@ def test_how_much_the_removed_work_explains_is_one_line(predicted, said):
     ]
     lines = [note for note in only(named).notes if "explains" in note]
     assert [line[: len(said)] for line in lines] == [said] * bool(said)
+
+
+def test_what_a_prediction_is_depends_on_what_was_changed():
+    said = {
+        switch: [note for note in only([judged(both(*changed), predicted_ns=-4e5)]).notes if note.startswith("pred")]
+        for switch, changed in {"reuse": ("reuse",), "compressor": ("compressor", "torch", "fused")}.items()
+    }
+    assert "rows not dequantised again" in said["reuse"][0]
+    assert said["compressor"] == [
+        "pred (us): ratio-2 sources x what the compressor of one takes alone, b - a; negative is time saved;"
+        " in graphs only"
+    ]
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["reuse on is b", "reuse on is a"])

@@ -1,6 +1,7 @@
 """Trials read back from records: who belongs to whom, and which samples are a pair."""
 
 from dataclasses import replace
+from itertools import permutations
 from statistics import median
 
 import pytest
@@ -62,6 +63,19 @@ def test_a_pair_that_was_measured_again_stands_once():
     assert trials(records)[0].pairs == (PairOfSamples((11,), (20,)),)
 
 
+@pytest.mark.parametrize("order", list(permutations(range(4))), ids=lambda order: "".join(map(str, order)))
+@pytest.mark.parametrize("pair", [None, 0], ids=["one process", "fresh processes"])
+def test_the_side_that_was_made_last_stands_whatever_was_read_last(pair, order):
+    cells = [
+        side(name, [first, first], pair, created=f"2026-11-30T12:0{minute}:00+00:00")
+        for name, first, minute in (("a", 10, 0), ("b", 20, 1), ("b", 21, 2), ("a", 11, 3))
+    ]
+    (trial,) = trials([cells[place] for place in order])
+    assert trial.pairs == (PairOfSamples((11, 11), (21, 21)),)
+    assert (trial.a, trial.b) == (cells[3], cells[2])
+    assert trial.processes == (cells[0], cells[3], cells[1], cells[2])
+
+
 @pytest.mark.parametrize("again", ["a", "b"])
 @pytest.mark.parametrize("pair", [None, 1], ids=["one process", "one of several processes"])
 def test_a_side_that_failed_when_measured_again_is_no_pair_with_its_first_time(pair, again):
@@ -88,6 +102,14 @@ def test_sides_that_are_unlike_are_no_pair(pair, changes, reason):
     first = side("a", pair=pair, environment=here)
     (trial,) = trials([first, side("b", pair=pair, environment={**here, **changes})])
     assert (trial.pairs, trial.refused) == ((), f"not comparable: {reason}")
+
+
+@pytest.mark.parametrize("which", ["a", "b"])
+def test_a_side_whose_dequants_ran_faster_than_the_memory_is_no_pair(which):
+    rates = dict.fromkeys("ab", 3e12) | {which: 2e13}
+    sides = [side(name, predicted={"dequant_bytes_per_s": rate}) for name, rate in rates.items()]
+    (trial,) = trials(sides)
+    assert (trial.pairs, trial.refused) == ((), "implausible: 417 % of the peak HBM rate (4.8 TB/s)")
 
 
 @pytest.mark.parametrize("changes", [{}, {"commit": "b" * 40, "torch": "2.9", "cuda": "12.9"}, {"driver": "580.9"}])
