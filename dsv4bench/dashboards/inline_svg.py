@@ -77,10 +77,13 @@ def _fit_in(element: ET.Element, name: str) -> None:
 
 
 def _say(group: ET.Element, texts: list[str]) -> None:
-    """Add a text to each mark of a group; to none where the group draws another number of them."""
+    """Add a text to each mark of a group; to none where the group draws another number of them.
+
+    Marks that are filled by half are drawn twice: one half of all, then the other of all.
+    """
     marks = list(group.iter(_tag("use"))) or group.findall(_tag("path"))
-    if len(marks) == len(texts):
-        for mark, text in zip(marks, texts, strict=True):
+    if len(marks) in (len(texts), 2 * len(texts)):
+        for mark, text in zip(marks, texts * 2, strict=False):
             ET.SubElement(mark, _tag("title")).text = printable_lines(text)
 
 

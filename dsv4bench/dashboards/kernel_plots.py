@@ -10,7 +10,7 @@ from dsv4bench.dashboards.cells import grouped
 from dsv4bench.dashboards.drawing import Drawing, hover
 from dsv4bench.dashboards.panels import file_words
 from dsv4bench.dashboards.plots import FONT_POINTS, styled
-from dsv4bench.dashboards.style import MUTED_COLOUR, PROVIDER_COLOURS
+from dsv4bench.dashboards.style import MUTED_COLOUR, PROVIDERS
 from dsv4bench.results.compare import latest
 from dsv4bench.results.record import Record
 from dsv4bench.results.speed import Speed, provider, speed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKERS = "osD^vP*Xhp<>"
+MARKERS = "sD^vP*Xhp<>d"  # of kernels; a circle in the legend is of a provider
 BAR_INCHES = 0.32
 WIDTH_INCHES = 8.0
 LEAST_HEIGHT_INCHES = 2.6
@@ -53,7 +53,8 @@ def timed_kernels(records: Sequence[Record]) -> list[Timed]:
 def roofline_figure(timed: Sequence[Timed]) -> Figure:
     """Draw arithmetic rate against intensity under the roofs of this run: large elementwise pass and bf16 matmul.
 
-    A kernel has a marker, a provider a colour; kernels without arithmetic have no place here.
+    A kernel has a marker, a provider a colour and what of its markers is filled; kernels without arithmetic have no
+    place here.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
@@ -67,12 +68,11 @@ def roofline_figure(timed: Sequence[Timed]) -> Figure:
         for place, same in enumerate(grouped(points, lambda one: _name(one[0]))):
             marker = MARKERS[place % len(MARKERS)]
             for record, seen in same:
-                colour, height = _colour(provider(record)), flop_rate(record, seen)
-                look: dict[str, Any] = {"color": colour, "markersize": 6, "alpha": 0.85, "linestyle": "none"}
-                axes.plot(seen.intensity, height, marker, label=hover(_says(record, seen)), **look)
+                look = _look(provider(record))
+                axes.plot(seen.intensity, flop_rate(record, seen), marker, label=hover(_says(record, seen)), **look)
             axes.plot([], [], marker, color=MUTED_COLOUR, linestyle="none", label=_name(same[0][0]))
         for name in dict.fromkeys(provider(record) for record, _ in points):
-            axes.plot([], [], "-", color=_colour(name), linewidth=5, label=name)
+            axes.plot([], [], "o", label=name, **_look(name))
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -100,11 +100,7 @@ def bars_figure(timed: Sequence[Timed]) -> Figure:
         rows = figure.subplots(len(panels), 1, squeeze=False, height_ratios=ratios)
         for axes, panel in zip(rows[:, 0], panels, strict=True):
             _draw_bars(axes, panel)
-        names = list(dict.fromkeys(provider(record) for record, _ in timed))
-        handles = [_patch(_colour(name), name) for name in names]
-        figure.legend(
-            handles=[*handles, _ceiling_mark()], loc="outside lower center", ncols=len(names) + 1, frameon=False
-        )
+        figure.legend(handles=[_ceiling_mark()], loc="outside lower center", frameon=False)
         figure.suptitle(f"{_name(timed[0][0])}, cold: {_where(timed[0][0])}", fontsize=FONT_POINTS + 1)
     return figure
 
@@ -135,9 +131,9 @@ def _draw_bars(axes: Axes, groups: Sequence[Sequence[Timed]]) -> None:
     scale, unit = time_unit(times)
     place, ticks, labels = 0.0, [], []
     for group in groups:
-        ticks.append(place + (len(group) - 1) / 2)
-        labels.append(_shape(group[0][0]))
         for record, seen in group:
+            ticks.append(place)
+            labels.append(", ".join(word for word in (_shape(record), provider(record)) if word))
             error = [
                 [in_unit(seen.cold.value - seen.cold.low, scale)],
                 [in_unit(seen.cold.high - seen.cold.value, scale)],
@@ -158,15 +154,9 @@ def _draw_bars(axes: Axes, groups: Sequence[Sequence[Timed]]) -> None:
         place += 1
     axes.set_yticks(ticks, labels)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.5 * in_unit(max(times), scale))
+    axes.set_xlim(0, 1.7 * in_unit(max(times), scale))
     axes.set_xlabel(f"time of a call, {unit}")
     axes.grid(axis="x", alpha=0.3)
-
-
-def _patch(colour: str, label: str) -> object:
-    from matplotlib.patches import Patch
-
-    return Patch(color=colour, label=label)
 
 
 def _ceiling_mark() -> object:
@@ -175,8 +165,15 @@ def _ceiling_mark() -> object:
     return Line2D([], [], color="black", marker="|", markersize=9, linestyle="none", label="at the ceiling")
 
 
+def _look(name: str) -> dict[str, Any]:
+    """Return how the marks of a provider look."""
+    colour, fill = PROVIDERS.get(name, PROVIDERS[""])
+    white = {"markerfacecolor": "white"} if fill == "none" else {"markerfacecoloralt": "white", "fillstyle": fill}
+    return {"color": colour, "markersize": 7, "alpha": 0.85, "linestyle": "none", **white}
+
+
 def _colour(name: str) -> str:
-    return PROVIDER_COLOURS.get(name, PROVIDER_COLOURS[""])
+    return PROVIDERS.get(name, PROVIDERS[""])[0]
 
 
 def _name(record: Record) -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dsv4bench.dashboards.cells import batch_text, records_of
 from dsv4bench.dashboards.panels import largest, launch_panels
 from dsv4bench.dashboards.plots import FONT_POINTS, styled, titled
-from dsv4bench.dashboards.style import arrow
-from dsv4bench.dashboards.timeline_plot import COLOURS, OTHERS, OTHERS_COLOUR
+from dsv4bench.dashboards.style import OTHERS_COLOUR, SIDE_HATCH, STACK, arrow, grey
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.counts import DEVICE
 from dsv4bench.results.record import Record
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
 WIDTH_INCHES = 8.4
 BAR_INCHES = 0.17
 HEAD_INCHES, TITLE_INCHES = 0.7, 0.9
-CHANGED_HATCH = "////"  # seen in grey, too
+OTHERS = "others"
+ROOM = 0.015  # of the axis: a part as long as this has its number in it
+DARK = 0.41  # of white: on a part below this its number is white
 NO_SOURCE = "none"
 Bars = dict[str, Counter[str]]  # kv_source -> operation -> launches
 
@@ -36,7 +37,8 @@ def launches_figure(pairs: Sequence[Pair], sides: tuple[str, str], *without: str
     """Draw the launches of a forward by kv_source, stacked by operation: on a GPU kernels, copies and sets, else calls.
 
     `pairs` are counted cells of the same settings, `sides` what before and after are. Each launch mode has a panel, of
-    its largest batch. Operations whose number changed come first and are hatched. `without`: settings of the sides.
+    its largest batch. Operations whose number changed come first and are dotted. Each has a number, in the legend and
+    in its parts that have room for it. `without`: settings of the sides.
     """
     from matplotlib.figure import Figure
 
@@ -84,16 +86,17 @@ def _colours(shown: Sequence[Sequence[tuple[str, Bars]]]) -> dict[str, tuple[str
     """Return the colour and hatch of each operation that has its own: those that changed, then the most launched."""
     first, last = (sum((_by_operation(both[end][1]) for both in shown), Counter[str]()) for end in (0, -1))
     order = sorted(first | last, key=lambda op: (-abs(last[op] - first[op]), -(first | last)[op], op))
-    hatches = (CHANGED_HATCH if first[op] != last[op] else "" for op in order)
-    return {op: (colour, hatch) for op, colour, hatch in zip(order, COLOURS, hatches, strict=False)}
+    hatches = (SIDE_HATCH if first[op] != last[op] else "" for op in order)
+    return {op: (colour, hatch) for op, colour, hatch in zip(order, STACK, hatches, strict=False)}
 
 
 def _draw(axes: Axes, both: Sequence[tuple[str, Bars]], colours: Mapping[str, tuple[str, str]]) -> None:
     sources = list(dict.fromkeys(source for _, bars in both for source in bars))
     place, ticks, labels = 0.0, [], []
+    longest = max(sum(counts.values()) for _, bars in both for counts in bars.values())
     for source in sources:
         for name, bars in both:
-            _draw_bar(axes, place, bars.get(source, Counter()), colours)
+            _draw_bar(axes, place, bars.get(source, Counter()), colours, ROOM * longest)
             ticks.append(place)
             labels.append(f"{'no kv_source' if source == NO_SOURCE else f'kv_source {source}'}, {name}")
             place += 1
@@ -106,16 +109,29 @@ def _draw(axes: Axes, both: Sequence[tuple[str, Bars]], colours: Mapping[str, tu
     axes.grid(axis="x", alpha=0.3)
 
 
-def _draw_bar(axes: Axes, place: float, counts: Counter[str], colours: Mapping[str, tuple[str, str]]) -> None:
+def _draw_bar(
+    axes: Axes, place: float, counts: Counter[str], colours: Mapping[str, tuple[str, str]], room: float
+) -> None:
     others = sum(count for op, count in counts.items() if op not in colours)
     left = 0
-    for op, (colour, hatch) in [*colours.items(), (OTHERS, (OTHERS_COLOUR, ""))]:
+    for number, (op, (colour, hatch)) in enumerate([*colours.items(), (OTHERS, (OTHERS_COLOUR, ""))], 1):
         count = others if op == OTHERS else counts[op]
         if count:
             style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
             axes.barh(place, count, left=left, height=0.85, label=op, **style)
+            if op != OTHERS and count >= room:
+                _number(axes, (left + count / 2, place), number, colour)
             left += count
     axes.annotate(str(left), (left, place), xytext=(4, 0), textcoords="offset points", verticalalignment="center")
+
+
+def _number(axes: Axes, place: tuple[float, float], number: int, colour: str) -> None:
+    """Write an operation's number into a part of it, with a rim that keeps dots off it."""
+    from matplotlib.patheffects import withStroke
+
+    style: dict[str, Any] = {"fontsize": FONT_POINTS - 2, "path_effects": [withStroke(linewidth=2, foreground=colour)]}
+    ink = "white" if grey(colour) < DARK else "#111111"  # which stays dark on a dark page, as the part stays light
+    axes.text(*place, str(number), ha="center", va="center_baseline", color=ink, **style)
 
 
 def _legend(
@@ -125,8 +141,8 @@ def _legend(
     from matplotlib.patches import Patch
 
     entries = [
-        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=_entry(op, shown))
-        for op, (colour, hatch) in colours.items()
+        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=f"{number} {_entry(op, shown)}")
+        for number, (op, (colour, hatch)) in enumerate(colours.items(), 1)
     ]
     if any(op not in colours for both in shown for _, bars in both for op in _by_operation(bars)):
         entries.append(Patch(facecolor=OTHERS_COLOUR, label=OTHERS))

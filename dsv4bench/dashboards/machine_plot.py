@@ -18,7 +18,7 @@ from dsv4bench.dashboards.plots import (
     side_names,
     styled,
 )
-from dsv4bench.dashboards.style import LINES, MUTED_COLOUR
+from dsv4bench.dashboards.style import LINES, MODELLED_HATCH, MUTED_COLOUR
 from dsv4bench.units import in_unit, time_unit
 
 if TYPE_CHECKING:
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 COLUMN_INCHES, ROW_INCHES, TITLE_INCHES = 2.8, 2.3, 1.2
 LEAST_WIDTH_INCHES = 7.0
 PERCENT = 100
-HATCH: dict[str, Any] = {"facecolor": "none", "edgecolor": "#DDDDDD", "hatch": "//", "linewidth": 0, "zorder": 0}
+MODELLED = "modelled, not measured"
+HATCH: dict[str, Any] = {
+    "facecolor": "none",
+    "edgecolor": "#DDDDDD",
+    "hatch": MODELLED_HATCH,
+    "linewidth": 0,
+    "zorder": 0,
+}
 CHANGE = {"color": "#000000", "markersize": 4, "linewidth": 1}
 ASIDE = 1.06  # the second mode stands a little aside, so that both intervals are seen
 COMMIT_CHARACTERS = 7
@@ -117,15 +124,19 @@ def _machine(part: pd.DataFrame) -> str:
 
 
 def _hatch(column: Any) -> None:
-    """Hatch the panels of a modelled machine and write into them what they are."""
+    """Hatch the panels of a modelled machine and write above them what they are, where it covers nothing."""
     from matplotlib.patches import Rectangle
 
     for axes in column:
         axes.add_patch(Rectangle((0, 0), 1, 1, transform=axes.transAxes, **HATCH))
-        axes.annotate("modelled, not measured", (0.03, 0.94), xycoords="axes fraction", fontsize=FONT_POINTS - 1)
+        above = axes.get_title()
+        axes.set_title("\n".join([above] * bool(above) + [MODELLED]), fontsize=FONT_POINTS)
 
 
 def _legend(figure: Figure) -> None:
-    entries = {label: one for axes in figure.axes for label, one in entries_of(axes).items()}
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        found = entries_of(axes)  # the first column of each is shown, which is measured where one is
+        entries |= {label: one for label, one in found.items() if label not in entries}
     style = {"frameon": False, "fontsize": FONT_POINTS - 1, "ncols": 4}
     figure.legend([*entries.values()], [*entries], loc="outside lower center", **style)

@@ -9,7 +9,7 @@ from dsv4bench.dashboards.cells import batch_text, records_of
 from dsv4bench.dashboards.memory_tables import BYTES
 from dsv4bench.dashboards.panels import launch_panels
 from dsv4bench.dashboards.plots import FONT_POINTS, PANEL_INCHES, styled, titled
-from dsv4bench.dashboards.style import AFTER_COLOUR, BEFORE_COLOUR
+from dsv4bench.dashboards.style import AFTER_COLOUR, BEFORE_COLOUR, SIDE_HATCH
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.record import Record
 from dsv4bench.units import GIB, MIB
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DRAWN = ("peak_bytes", "workspace_bytes")
-LOOKS: tuple[dict[str, Any], ...] = ({"color": BEFORE_COLOUR, "hatch": "////"}, {"color": AFTER_COLOUR, "hatch": ""})
+LOOKS: tuple[dict[str, Any], ...] = (
+    {"color": BEFORE_COLOUR, "hatch": SIDE_HATCH},
+    {"color": AFTER_COLOUR, "hatch": ""},
+)
 ROW_INCHES, TITLE_INCHES = 2.3, 0.9
 BAR = 0.38  # of the distance between two batches
 

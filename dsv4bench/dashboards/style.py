@@ -34,15 +34,27 @@ LINES = (
     ("#56B4E9", "P", 5, "--"),
     ("#000000", "X", 5, "-."),
 )
-# "": a function of the user's own
-PROVIDER_COLOURS = {
-    "triton": AFTER_COLOUR,
-    "sglang": BEFORE_COLOUR,
-    "flash_mla": "#009E73",
-    "deep_gemm": "#CC79A7",
-    "torch": MUTED_COLOUR,
-    "": "#E69F00",
+# colour, and which part of its marks is filled; "": a function of the user's own
+PROVIDERS = {
+    "triton": (AFTER_COLOUR, "full"),
+    "sglang": (BEFORE_COLOUR, "none"),
+    "flash_mla": ("#009E73", "left"),
+    "deep_gemm": ("#CC79A7", "right"),
+    "gluon": ("#E69F00", "bottom"),
+    "torch": (MUTED_COLOUR, "top"),
+    "": ("#56B4E9", "full"),
 }
+# colours of stacked parts from the first on: neighbours differ in grey, too
+STACK = ("#0072B2", "#E69F00", "#009E73", "#F0E442", "#D55E00", "#56B4E9", "#000000", "#CC79A7", "#666666")
+OTHERS_COLOUR = "#DDDDDD"
+# of one side, or of what changed; lines that lean are those of modelled panels alone
+SIDE_HATCH, MODELLED_HATCH = "...", "//"
+
+
+def grey(colour: str) -> float:
+    """Return the grey that a colour "#RRGGBB" is printed as, from 0 for black to 1 for white (ITU-R BT.601)."""
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return sum(weight * part for weight, part in zip((0.299, 0.587, 0.114), parts, strict=True)) / 255
 
 
 def highlights() -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dsv4bench.dashboards.style import OTHERS_COLOUR, STACK
 from dsv4bench.dashboards.table import printable, shortened
 from dsv4bench.errors import UsageError
 from dsv4bench.results.timelines import Lane, Timeline
@@ -15,9 +16,7 @@ from dsv4bench.units import in_unit, time_unit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# the palette of Okabe and Ito and greys between: the operations that take the longest, then all others
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000", "#999999")
-OTHERS, OTHERS_COLOUR = "others", "#DDDDDD"
+OTHERS = "others"
 PIXELS_PER_INCH = 150
 WIDTH_INCHES = 11
 LANE_INCHES, MARGIN_INCHES, ENTRY_INCHES = 0.55, 1.3, 0.19
@@ -33,7 +32,7 @@ def timeline_figure(timeline: Timeline) -> Figure:
     from matplotlib.patches import Patch
 
     times = _times(timeline.lanes)
-    colours = dict(zip((what for what, _ in times.most_common(len(COLOURS))), COLOURS, strict=False))
+    colours = dict(zip((what for what, _ in times.most_common(len(STACK))), STACK, strict=False))
     end_ns = max(
         start + length for lane in timeline.lanes for start, length in zip(lane.starts_ns, lane.lengths_ns, strict=True)
     )

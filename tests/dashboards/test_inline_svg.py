@@ -85,3 +85,10 @@ def test_a_name_of_a_record_stays_text(name):
 
 def test_the_same_figure_gives_the_same_bytes():
     assert drawn() == drawn.__wrapped__()
+
+
+def test_both_halves_of_a_mark_say_the_same():
+    timed = timed_kernels([kernel_record("flash_mla", cold=2_000, flops=4 * 10**6)])
+    one, other = said(inline_svg(Drawing("roofline", "", roofline_figure(timed))))
+    assert one == other
+    assert one.startswith("dequant fp4 4096 rows, flash_mla\n")

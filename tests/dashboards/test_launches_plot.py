@@ -1,8 +1,11 @@
 """The figure of launches, read by its data."""
 
+from itertools import pairwise
+
 import pytest
 
 from dsv4bench.dashboards.launches_plot import counted, launches_figure
+from dsv4bench.dashboards.style import MODELLED_HATCH, OTHERS_COLOUR, STACK, grey
 from dsv4bench.results.compare import pairs
 from tests.dashboards.drawn import modes
 from tests.results.synthetic import cpu_sweep, lost, record, row, sweep
@@ -33,23 +36,34 @@ def test_each_kv_source_has_a_bar_a_side_stacked_by_operation():
     assert found["kv_source 20, reuse on"] == {"dequant_compressed": 1, "dequant_swa": 20, "sparse_attention": 20}
     # 2 layers without a source, and 40 products of two kernels
     assert found["no kv_source, reuse off"] == {"dequant_swa": 2, "sparse_attention": 2, "qkv_proj": 80}
-    assert [text.get_text() for text in eager.texts][:2] == ["18", "13"]
+    assert [text.get_text() for text in eager.texts if text.get_text() not in "1234"][:2] == ["18", "13"]
     assert eager.get_title() == "eager, batch 8 x 1024: 198 -> 164 in all"  # 38 + 40 + 40 + 80
     assert lengths(graph) == found
 
 
-def test_what_changed_comes_first_and_is_hatched():
+def test_what_changed_comes_first_and_is_dotted():
     figure = drawn(sweep())
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [
-        "dequant_compressed: 38 -> 4",
-        "qkv_proj: 80",
-        "dequant_swa: 40",
-        "sparse_attention: 40",
+        "1 dequant_compressed: 38 -> 4",
+        "2 qkv_proj: 80",
+        "3 dequant_swa: 40",
+        "4 sparse_attention: 40",
     ]
     hatches = {one.get_label(): one.patches[0].get_hatch() for one in figure.axes[0].containers}
-    assert [op for op, hatch in hatches.items() if hatch] == ["dequant_compressed"]
+    assert {op: hatch for op, hatch in hatches.items() if hatch} == {"dequant_compressed": "..."}
+    assert "/" in MODELLED_HATCH  # lines that lean are of modelled panels alone
     assert "reuse off and reuse on" in figure.get_suptitle()
+
+
+def test_parts_with_room_have_the_number_that_their_operation_has_in_the_legend():
+    (axes,) = drawn([record(1, "on", counts=[row("much", None, "eager", 990), row("few", None, "eager", 10)])]).axes
+    assert [(text.get_text(), text.get_position()) for text in axes.texts] == [("1", (495, 0)), ("1000", (4, 0))]
+
+
+def test_neighbours_of_a_stack_differ_in_grey():
+    shades = [*map(grey, STACK), grey(OTHERS_COLOUR)]
+    assert min(abs(a - b) for a, b in pairwise(shades)) > 0.1
 
 
 def test_the_tenth_operation_on_is_among_others():

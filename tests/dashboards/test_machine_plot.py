@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from matplotlib.lines import Line2D
 
 from dsv4bench.dashboards.machine_plot import machines_figure
+from dsv4bench.dashboards.style import AFTER_COLOUR
 from dsv4bench.results.frame import comparison_frame
 from tests.dashboards.drawn import bars
 from tests.results.synthetic import GPU, record
@@ -61,11 +63,25 @@ def test_one_side_alone_has_no_change():
 
 def test_what_is_modelled_comes_last_hatched_hollow_and_labelled():
     real, model = drawn([*modelled(measured()), *measured()])
-    assert model[0].get_title() == "B300 (modelled)\ncommit c0ffeec"
+    assert model[0].get_title() == "B300 (modelled)\ncommit c0ffeec\nmodelled, not measured"
     assert bars(model[0])["before: reuse off"][1] == pytest.approx([10, 80])
     assert all(one[0].get_markerfacecolor() == "white" for axes in model for one in axes.containers)
     for column, said in ((real, False), (model, True)):
         for axes in column:
             hatched = any(patch.get_hatch() for patch in axes.patches)
-            labelled = "modelled, not measured" in [text.get_text() for text in axes.texts]
-            assert (hatched, labelled) == (said, said)
+            assert (hatched, axes.get_title().endswith("modelled, not measured")) == (said, said)
+
+
+def test_that_it_is_modelled_stands_where_no_point_is():
+    figure = machines_figure(comparison_frame([*modelled(measured(graphs=(False, True))), *measured()]), "a title")
+    figure.draw_without_rendering()
+    panels = [axes for axes in figure.axes if "not measured" in axes.get_title()]
+    assert len(panels) == 3  # two modes and the change
+    for axes in panels:
+        assert axes.title.get_window_extent().y0 >= axes.get_window_extent().y1
+
+
+def test_the_legend_shows_the_marks_of_the_measured_machine():
+    (legend,) = machines_figure(comparison_frame([*modelled(measured()), *measured()]), "a title").legends
+    squares = [line for line in legend.findobj(Line2D) if line.get_marker() == "s"]
+    assert [line.get_markerfacecolor() for line in squares] == [AFTER_COLOUR]

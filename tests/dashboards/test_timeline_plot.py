@@ -2,7 +2,8 @@
 
 import pytest
 
-from dsv4bench.dashboards.timeline_plot import COLOURS, OTHERS, save_timeline, timeline_figure
+from dsv4bench.dashboards.style import STACK
+from dsv4bench.dashboards.timeline_plot import OTHERS, save_timeline, timeline_figure
 from dsv4bench.errors import UsageError
 from dsv4bench.results.timelines import Lane, Timeline
 
@@ -41,11 +42,11 @@ def test_names_are_drawn_as_they_stand_whatever_is_in_them(tmp_path):
 
 
 def test_more_operations_than_colours_share_one():
-    count = len(COLOURS) + 3
+    count = len(STACK) + 3
     lane = Lane("stream 7", list(range(count)), [1_000 - at for at in range(count)], [f"k{at}" for at in range(count)])
     (axes,) = timeline_figure(Timeline("t", (lane,), "stream and kernel")).axes
     texts = [entry.get_text() for entry in axes.get_legend().get_texts()]
-    assert len(texts) == len(COLOURS) + 1
+    assert len(texts) == len(STACK) + 1
     assert texts[-1].startswith(OTHERS)
 
 
