@@ -100,11 +100,11 @@ def _plan(command: Sequence[str], device: str, own: Sequence[Record]) -> list[Pl
 
 
 def _of_prefill(params: Values, device: str, own: Sequence[Record]) -> list[PlannedGroup]:
-    from dsv4bench.workloads.cells import cells
+    from dsv4bench.workloads.cells import STORED, cells
     from dsv4bench.workloads.options import PrefillArguments, prefill_options
 
     plan = cells(prefill_options(PrefillArguments(**_typed(PrefillArguments, params)), ran_on=device))
-    whats = _told_apart([_axes(group[0]) for group in plan])
+    whats = _told_apart([_axes(group[0], ("provider", *STORED)) for group in plan])
     return [
         PlannedGroup(
             group[0].group,
@@ -144,11 +144,10 @@ def _typed(arguments: type[Any], params: Values) -> dict[str, Any]:
     return {name: params[name] for name in names if params[name] not in (None, (), "")}
 
 
-def _axes(cell: Cell) -> dict[str, Any]:
-    """Return the values that tell a cell's group from others, the usual ones first."""
+def _axes(cell: Cell, names: Sequence[str]) -> dict[str, Any]:
+    """Return the values that tell a cell's group from others, the usual ones first, the switches by `names`."""
     load, variant = cell.load, cell.variant
     lengths = {"batch": len(load.requests), "extend": load.extend, "prefix": load.prefix}
-    names = ("kv", "provider", "replay", "path", "moe")
     switches = {name: variant.switches()[name] for name in names}
     return {**lengths, **switches, "geometry": cell.geometry.name, "ranks": cell.ranks, "chunk": cell.chunk}
 

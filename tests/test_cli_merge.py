@@ -163,6 +163,13 @@ def test_one_plan_typed_in_two_ways_is_one_plan(other):
     assert left([*ran(TYPED, shard=first, **SWEEP), *ran(other, shard=second, **SWEEP)]) == [(32, 0)]
 
 
+@pytest.mark.parametrize(("axis", "values"), [("path", ("sparse", "recipe")), ("kv", ("v4", "v41"))])
+def test_missing_groups_are_told_apart_by_every_switch_that_pools_are_made_for(axis, values):
+    own = ran(f"--{axis} {','.join(values)}", **{axis: ",".join(values)})
+    (plan,) = plans_left(own[:1])
+    assert [group.what for group in plan.missing] == [f"{axis} {value}" for value in values]
+
+
 def test_other_sweeps_are_simply_joined():
     records = [*ran("--batch 1", batch="1"), *ran("--batch 2 --prefix 8", batch="2", prefix="8")[:3]]
     assert left(records) == [(4, 0), (4, 1)]

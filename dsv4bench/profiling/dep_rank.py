@@ -97,7 +97,7 @@ class Keeper:
         self._session = session
         self._store = store
         self._receipt = receipt
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a rank may be lost while a group is kept
 
     def keep(self, records: Sequence[Record]) -> None:
         """Keep the records of the next group."""
@@ -108,8 +108,9 @@ class Keeper:
 
     def lose(self, reason: str, status: str = LOST) -> None:
         """Keep the next group's cells with a status and the reason for it, where there is one."""
-        if self._left:
-            self.keep([unmeasured(cell, self._session, status, reason) for cell in self._left[0]])
+        with self._lock:
+            if self._left:
+                self.keep([unmeasured(cell, self._session, status, reason) for cell in self._left[0]])
         if self._receipt:
             Path(self._receipt).touch()
 
@@ -239,10 +240,7 @@ class _Rank:
                     if keeper:
                         keeper.keep(records)
         except Exception as error:
-            status, reason = outcome(error)
-            if keeper:
-                on_loss(0, status, reason)
-            lifeline.fail(status, reason)
+            lifeline.fail(*outcome(error))
             raise
         lifeline.close()
 

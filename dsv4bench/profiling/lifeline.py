@@ -43,17 +43,15 @@ class Lifeline:
             threading.Thread(target=self._watch, args=(rank, connection), daemon=True).start()
 
     def fail(self, status: str, reason: str) -> None:
-        """Tell why this rank gives up: as rank 0 all others, and end; as another rank 0, and wait for it to end all.
+        """Give up: as rank 0 be the first rank lost, unless another was; as another tell rank 0, and wait for the end.
 
         `status` is a word, that of the cells which this rank takes with it.
         """
         if self._peers.rank == 0:
-            self._over.set()  # the others end for this reason and not for one of their own
+            self._lose(0, status, reason)
         for connection in self._sockets.values():
             with suppress(OSError):
                 connection.sendall(" ".join([status, *reason.split()]).encode() + b"\n")
-        if self._peers.rank == 0:
-            os._exit(FAILED)
         time.sleep(GRACE_S)
 
     def close(self) -> None:
@@ -85,11 +83,16 @@ class Lifeline:
             said = _line(connection)
         if self._over.is_set():
             return
-        with self._first:  # a second loss waits here for the end of the process
-            if self._peers.rank == 0:
-                status, _, reason = said.partition(" ")
-                self._on_loss(rank, status or LOST, reason or GONE)
-            os._exit(FAILED)
+        if self._peers.rank == 0:
+            status, _, reason = said.partition(" ")
+            self._lose(rank, status or LOST, reason or GONE)
+        os._exit(FAILED)
+
+    def _lose(self, rank: int, status: str, reason: str) -> None:
+        """Hear of the first rank lost and end, and all others with this process; a second loss waits here for that."""
+        self._first.acquire()
+        self._on_loss(rank, status, reason)
+        os._exit(FAILED)
 
 
 def _keep_asking(connection: socket.socket) -> None:

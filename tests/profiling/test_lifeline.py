@@ -64,18 +64,22 @@ def test_rank_0_hears_who_is_lost_and_why(ended, leave, status, reason):
             connection.close()
 
 
-def test_once_rank_0_gives_up_the_ends_of_the_others_are_no_losses(ended):
-    """Or each would take one more group with it."""
+@pytest.mark.parametrize("failing", [{0}, {0, 1, 2}], ids=["rank 0", "all at once"])
+def test_only_the_first_loss_is_one(ended, failing):
+    """Or each would take one more group with it, as the others do that end with rank 0."""
     lost = queue.Queue()
 
     def work(peers):
         line = connected(peers, lost)
-        if peers.rank == 0:
-            line.fail("failed", "RuntimeError: no more room")
+        if peers.rank in failing:
+            line.fail("out_of_memory", f"no room for {peers.rank}")
         return line
 
     lines = on_ranks(3, work)
-    assert [ended.get(timeout=WAIT_S) for _ in range(3)] == [("ended", 1)] * 3
+    rank, *why = lost.get(timeout=WAIT_S)
+    assert rank in failing
+    assert why == ["out_of_memory", f"no room for {rank}"]
+    assert ended.get(timeout=WAIT_S) == ("ended", 1)
     for line in lines[1:]:
         line._sockets[0].shutdown(socket.SHUT_RDWR)
     with pytest.raises(queue.Empty):
