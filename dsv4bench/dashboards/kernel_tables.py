@@ -8,6 +8,7 @@ from dsv4bench.dashboards.cells import grouped, provenance
 from dsv4bench.dashboards.style import plus_minus
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.compare import latest, without_place
+from dsv4bench.results.plausibility import IMPLAUSIBLE, flagged, implausible
 from dsv4bench.results.record import Record
 from dsv4bench.results.speed import Speed, peer, provider, ratio, speed
 from dsv4bench.results.stats import Interval
@@ -35,7 +36,7 @@ MEANING = (
 
 def kernel_tables(records: Sequence[Record]) -> list[Table]:
     """Return one table per kernel, machine and command of those records that are of kernels."""
-    kernels = [record for record in latest(records) if record.kernel is not None]
+    kernels = [flagged(record) for record in latest(records) if record.kernel is not None]
     return [_table(same) for same in grouped(kernels, _section)]
 
 
@@ -74,7 +75,7 @@ def _row(record: Record, other: Record | None) -> tuple[Cell, ...]:
         _time(seen.cold if seen else None, otherwise=_status(record)),
         _time(seen.hot if seen else None),
         _rate(seen),
-        Cell("", (None, None)) if seen is None else Cell(significant(seen.share, 3), (seen.share, seen.ceiling)),
+        _share(record, seen),
         _faster(faster, other),
         *(cell(value, "") for value in (record.status, record.reason)),
         *(cell(found.get(name), "") for name in ("flops", "bytes_read", "bytes_written", "sets")),
@@ -94,6 +95,13 @@ def _rate(seen: Speed | None) -> Cell:
         return Cell("", (None, None))
     text = format_rate(seen.rate) if seen.bound == "memory" else format_flop_rate(seen.rate)
     return Cell(text, (seen.rate, seen.bound))
+
+
+def _share(record: Record, seen: Speed | None) -> Cell:
+    if seen is None:
+        return Cell("", (None, None))
+    mark = " !" if implausible(record) else ""
+    return Cell(significant(seen.share, 3) + mark, (seen.share, seen.ceiling))
 
 
 def _faster(faster: Interval | None, other: Record | None) -> Cell:
@@ -131,7 +139,10 @@ def _ceilings(record: Record) -> list[str]:
 def _flags(same: Sequence[Record]) -> list[str]:
     timed = [record for record in same if record.samples_ns]
     said = grouped([(flag, record) for record in timed for flag in record.flags], lambda pair: pair[0])
-    return [f"{pairs[0][0]}{_who([one for _, one in pairs], timed)}" for pairs in said]
+    marks = ["! " if pairs[0][0].startswith(IMPLAUSIBLE) else "" for pairs in said]
+    return [
+        f"{mark}{pairs[0][0]}{_who([one for _, one in pairs], timed)}" for mark, pairs in zip(marks, said, strict=True)
+    ]
 
 
 def _reasons(same: Sequence[Record]) -> list[str]:

@@ -15,6 +15,7 @@ from dsv4bench.profiling.kernel_bench import COLD, Best, KernelRun, Lane, measur
 from dsv4bench.profiling.recording import LEAST_SAMPLES
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import StopRule
+from dsv4bench.results.plausibility import NOT_COLD, flagged
 from dsv4bench.results.record import Record
 from dsv4bench.units import NS_PER_S, format_ns, format_percent
 from dsv4bench.workloads.kernel_cells import KernelGroup
@@ -68,7 +69,7 @@ def free(session: Session) -> None:
 def record(lane: Lane, run: KernelRun, best: Best) -> Record:
     """Return the record of one provider; only one that is ok carries samples."""
     cell, session = lane.cell, run.session
-    return Record(
+    found = Record(
         key=cell.key(session.commit),
         group=cell.group,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -87,6 +88,7 @@ def record(lane: Lane, run: KernelRun, best: Best) -> Record:
         environment=session.environment | ({"own_files": cell.own_files} if cell.own_files else {}),
         argv=list(session.argv),
     )
+    return flagged(found)
 
 
 def _kernel(lane: Lane, run: KernelRun, best: Best) -> dict[str, Any]:
@@ -132,5 +134,5 @@ def _flags(lane: Lane, run: KernelRun) -> list[str]:
     assert run.cost is not None, "a lane with times has a cost"
     rotated = len(run.sets) * touched_bytes(run.sets[0], run.cost)
     if rotated < TIMES_L2 * l2_bytes(run.session.device):
-        found.append("cold is not quite cold: the buffer sets together stay below three times the L2")
+        found.append(NOT_COLD)
     return found

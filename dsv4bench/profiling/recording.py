@@ -14,6 +14,7 @@ from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.session import Session
 from dsv4bench.profiling.timing import StopRule, Timing
 from dsv4bench.profiling.verify_pass import beside_first_provider
+from dsv4bench.results.plausibility import flagged
 from dsv4bench.results.record import LAUNCH_BOUND, Record
 from dsv4bench.units import format_ns, format_percent
 from dsv4bench.workloads.batch import Batch, Request
@@ -31,7 +32,7 @@ BEST_CASE = "full graph: best case, nobody ships it; captured for these lengths 
 
 def records(group: GroupRun) -> list[Record]:
     """Return one record per cell of a group whose passes are over."""
-    return [record(run, group) for run in group.runs]
+    return [flagged(record(run, group)) for run in group.runs]
 
 
 def record(run: CellRun, group: GroupRun) -> Record:

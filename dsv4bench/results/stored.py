@@ -18,6 +18,7 @@ from dsv4bench.results.comparability import Difference, differences, two_machine
 from dsv4bench.results.compare import HOW_CAPTURED, reached
 from dsv4bench.results.counts import added
 from dsv4bench.results.noise_floor import Floor, noise_floor
+from dsv4bench.results.plausibility import implausible
 from dsv4bench.results.record import Record
 from dsv4bench.results.run_ratio import ratio_of_runs
 from dsv4bench.results.standing import Runs, standing, timed
@@ -220,6 +221,8 @@ def _worded(cell: StoredCell) -> StoredCell:
     objection = _clock_objection(cell, ratio) if word in ("FASTER", "SLOWER") else None
     if fewest < FEWEST_PAIRS:
         word, reason = "INCONCLUSIVE", f"{format_count(fewest, 'sample')}: too few to tell"
+    elif said := _implausible(cell):
+        word, reason = "INCONCLUSIVE", said
     elif objection:
         word, reason = "INCONCLUSIVE", objection
     return replace(cell, word=word, reason=reason, ratio=ratio)
@@ -237,6 +240,14 @@ def _word(ratio: Interval, least: float) -> tuple[Word, str]:
     return "INCONCLUSIVE", f"the interval reaches across {share}"
 
 
+def _implausible(cell: StoredCell) -> str | None:
+    """Return which side's rate cannot be true, so that neither can its time; None where none is like that."""
+    said = (
+        (side, implausible(record)) for side, runs in zip(SIDES, (cell.old, cell.new), strict=True) for record in runs
+    )
+    return next((f"{side}: {text}" for side, text in said if text), None)
+
+
 def _clock_objection(cell: StoredCell, ratio: Interval) -> str | None:
     """Return why the SM clock may have made a difference: in cycles of it the sign is another one."""
     old, new = _clock(cell.old[-1]), _clock(cell.new[-1])
@@ -252,7 +263,8 @@ def _clock(record: Record) -> float | None:
 
 def _judged(cells: Sequence[StoredCell]) -> list[StoredCell]:
     """Return the cells, those that both sides measured often enough with the verdict over pairs of runs."""
-    often = [one for one in cells if one.word and min(len(one.old), len(one.new)) >= FEWEST_PAIRS]
+    enough = (one for one in cells if one.word and min(len(one.old), len(one.new)) >= FEWEST_PAIRS)
+    often = [one for one in enough if not _implausible(one)]
     verdicts = {id(one): verdict for one, verdict in zip(often, judge(map(_trial, often)), strict=True)}
     found = []
     for one in cells:

@@ -22,6 +22,7 @@ from statistics import median
 from typing import Any
 
 from dsv4bench.results.comparability import GPU_CHIP, HOST_ID, differences
+from dsv4bench.results.plausibility import implausible
 from dsv4bench.results.record import Record
 
 SIDES = ("a", "b")
@@ -190,13 +191,18 @@ def _matched(first: list[Record], second: list[Record]) -> list[tuple[Record, Re
 
 
 def _refused(both: Sequence[tuple[Record, Record]]) -> str:
-    """Return why pairs must not be judged, "" where nothing speaks against it: their sides are unlike, or took 0 ns."""
+    """Return why pairs must not be judged, "" where nothing speaks against it.
+
+    Their sides are unlike, took 0 ns, or a rate that was measured beside them cannot be true.
+    """
     for pair in both:
         for one in differences(*pair):
             if one.what in SHARED:
                 return f"not comparable: {one.what}: {one.before} in a, {one.after} in b"
         if any(0 in record.step_samples_ns for record in pair):
             return NO_TIME
+        if said := next(filter(None, map(implausible, pair)), None):
+            return said
     return ""
 
 

@@ -101,6 +101,15 @@ def test_flags_name_their_rows_too():
     assert "not in a graph (triton)" in lines(records)
 
 
+def test_a_share_that_cannot_be_true_has_a_mark_and_a_line():
+    records = [kernel_record("triton", cold=200), kernel_record("sglang", cold=900)]  # 20 and 4.4 TB/s of 4.8
+    assert row(records, "triton")[-3:] == ["5.00", "!", "4.50x"]
+    assert "!" not in row(records, "sglang")
+    assert "! implausible: 417 % of the peak HBM rate (4.8 TB/s) (triton)" in lines(records)
+    (table,) = kernel_tables(records)
+    assert [one[6].values[0] for one in table.rows] == [5.0, pytest.approx(1.111, abs=0.001)]
+
+
 def test_csv_holds_plain_values():
     head, values = csv_text(kernel_tables([kernel_record("triton"), kernel_record("sglang", cold=5_000)])).splitlines()[
         1:3

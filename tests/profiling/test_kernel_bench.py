@@ -187,6 +187,18 @@ def test_sets_that_do_not_exceed_the_l2_are_flagged(group, monkeypatch):
     assert any(flag.startswith("cold is not quite cold") for flag in record(found.lanes[1], found, BEST).flags)
 
 
+def test_a_rate_beyond_the_devices_peak_is_flagged(group, monkeypatch):
+    found = ran(group("right"))
+    found.session = replace(found.session, device=torch.device("cuda"), environment={"gpu": "NVIDIA H200"})
+    monkeypatch.setattr("dsv4bench.profiling.kernel_recording.l2_bytes", lambda device: 0)
+    lane = found.lanes[1]
+    lane.timings[COLD].samples_ns[COLD] = [lane.loops[COLD].calls] * 6  # 1 ns a call
+    found.cost = replace(found.cost, bytes_read=10_000, bytes_written=10_000, flops=0)  # 20 TB/s
+    assert record(lane, found, BEST).flags[-1] == "implausible: 417 % of the peak HBM rate (4.8 TB/s)"
+    found.cost = replace(found.cost, bytes_written=0, bytes_read=4_800)
+    assert not any("implausible" in flag for flag in record(lane, found, BEST).flags)
+
+
 def test_a_finished_group_is_left_out_and_ceilings_come_first(group):
     cells, told = group("right"), []
     keys = frozenset(cell.key(session().commit) for cell in cells)

@@ -346,6 +346,15 @@ def test_ranks_wait_for_each_other_in_every_forward():
     assert one.samples_ns == {"step_period": [40 + 50, 30 + 60]}  # not 60 and 70
 
 
+def test_dequants_faster_than_the_memory_are_a_flag():
+    run = allocated(geometry=TINY, graph=False, reuse="on")
+    run.session = replace(run.session, device=torch.device("cuda"), environment={"gpu": "NVIDIA H200"})
+    run.runs[0].timings = [[timing(TEN)]]
+    for rate, flags in ((4.8e12, []), (2e13, ["implausible: 417 % of the peak HBM rate (4.8 TB/s)"])):
+        run.predicted = {run.runs[0].cell.variant.provider: {"dequant_bytes_per_s": rate}}
+        assert records(run)[0].flags == flags
+
+
 def test_a_record_of_a_gpu_says_so():
     run = allocated(geometry=TINY, graph=False, reuse="on")
     run.session = replace(run.session, device=torch.device("cuda"))

@@ -93,6 +93,18 @@ def test_two_machines_are_a_view():
     assert (cell.before_ns.value, cell.after_ns.value, cell.ratio, cell.added) == (20_000_000, 10_000_000, None, None)
 
 
+@pytest.mark.parametrize("times", [1, 6], ids=["single runs", "pairs of runs"])
+@pytest.mark.parametrize("which", [0, 1], ids=["before", "after"])
+def test_a_rate_that_cannot_be_true_earns_no_word(which, times):
+    sides = [sessions([20_000_000] * times), sessions([30_000_000] * times)]
+    assert only(*sides).word == "SLOWER"
+    sides[which] = [replace(one, predicted={"dequant_bytes_per_s": 2e13}) for one in sides[which]]
+    cell = only(*sides)
+    said = f"{('before', 'after')[which]}: implausible: 417 % of the peak HBM rate (4.8 TB/s)"
+    assert (cell.word, cell.reason) == ("INCONCLUSIVE", said)
+    assert cell.ratio.value == pytest.approx(1.5)
+
+
 def test_two_chips_of_one_model_are_two_machines():
     cell = only([run(environment={"gpu_chip": "1111"})], [run(30_000_000, "new", environment={"gpu_chip": "3333"})])
     assert (cell.word, cell.ratio, cell.two_machines, cell.refused) == (None, None, True, False)
