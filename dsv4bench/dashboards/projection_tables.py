@@ -106,7 +106,7 @@ def _step_notes(projected: Sequence[Projected]) -> list[str]:
     said = [
         f"{one.target.word.upper()}: {text}" for one in projected for text in (scaled_text(one), one.assumed) if text
     ]
-    found = [*dict.fromkeys(said), projected[0].model.errors_text]
+    found = [*dict.fromkeys(said), projected[0].model.errors_text, projected[0].model.elsewhere_text]
     if any(one.prediction and one.prediction.launch_bound for one in projected):
         found.append(f"{HOST_MARK}: launch-bound, as long as the host needs to submit the step")
     reasons = dict.fromkeys(one.reason for one in projected if one.reason)

@@ -15,12 +15,15 @@ import numpy as np
 
 from dsv4bench.results.peaks import Device, Peaks
 from dsv4bench.results.projection import Cell, Fit, Host, Prediction, alike, fit, fit_host, predict
+from dsv4bench.results.published import Published, errors_elsewhere, read_published
 from dsv4bench.results.record import LAUNCH_BOUND, Record
 from dsv4bench.units import format_count, format_percent
 
 EAGER, GRAPH, SUBMIT = "eager", "graph", "host submit"  # what an error is of
 KEPT = ("commit", "dirty", "diff", "src", "dsv4bench")  # of the environment: whose code was measured
 KEY_DIGITS = 16
+PERCENT = 100
+PUBLISHED = "of the time of single operations, against what others published of their kernels and sizes"
 RATES = {"bytes": "hbm_rate", "FLOPs": "bf16"}  # what is scaled by which figure
 
 
@@ -40,19 +43,36 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A fit of one machine with its cells, its host and its errors on that machine, by what they are of."""
+    """A fit of one machine with its cells, its host and its errors on that machine, by what they are of.
+
+    `elsewhere` are its errors of single operations on other GPUs, with the published figures behind them.
+    """
 
     cells: Sequence[Cell]
     fit: Fit
     host: Host
     errors: Mapping[str, Error]
+    elsewhere: Sequence[tuple[Published, float]]
 
     @property
     def errors_text(self) -> str:
         """What a reader is told of the errors, on one line."""
         said = [f"{what} {error.text}" for what, error in self.errors.items()]
         found = "; ".join(said) or "not measured, which needs two workloads with device times"
-        return f"error on {self.fit.machine} itself, of cells that the fit had not seen: {found}; elsewhere not known"
+        return f"error on {self.fit.machine} itself, of cells that the fit had not seen: {found}"
+
+    @property
+    def elsewhere_text(self) -> str:
+        """What a reader is told of the errors on other GPUs, on one line."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for one, error in self.elsewhere:
+            found.setdefault(one.device.upper(), {}).setdefault(one.op, []).append(f"{round(PERCENT * error):+d} %")
+        said = [
+            f"{device} {', '.join(f'{op} ' + ' and '.join(errors) for op, errors in ops.items())}"
+            for device, ops in sorted(found.items())
+        ]
+        known = f"; {PUBLISHED}: {'; '.join(said)}" if said else ""
+        return f"error on other GPUs: of steps not known{known}"
 
     @property
     def left_out_text(self) -> list[str]:
@@ -84,6 +104,7 @@ def models(cells: Sequence[Cell], peaks: Peaks) -> list[Model]:
     """
     found: list[Model] = []
     others: list[Cell] = []
+    figures = read_published()
     for same in alike(cells):
         if not any(cell.timed for cell in same):
             others += same
@@ -91,7 +112,7 @@ def models(cells: Sequence[Cell], peaks: Peaks) -> list[Model]:
         device = peaks.of_machine(same[0].record.machine)
         fitted, host = fit(same, device), fit_host(same, device.host)
         if fitted and host:
-            found.append(Model(same, fitted, host, held_out(same, device)))
+            found.append(Model(same, fitted, host, held_out(same, device), errors_elsewhere(fitted, peaks, figures)))
     firsts = {model.fit.machine: place for place, model in reversed(list(enumerate(found)))}
     for machine, place in firsts.items():
         mine = [cell for cell in others if cell.record.machine == machine]
@@ -191,7 +212,7 @@ def _samples(source: Record, got: Prediction) -> dict[str, list[int]]:
 
 def notes(one: Projected) -> list[str]:
     """Return what must be read with a projection: that it is modelled, what was scaled by what, and the error."""
-    told = [scaled_text(one), one.model.errors_text, *one.model.left_out_text]
+    told = [scaled_text(one), one.model.errors_text, one.model.elsewhere_text, *one.model.left_out_text]
     return [*told, *([one.assumed] if one.assumed else [])]
 
 

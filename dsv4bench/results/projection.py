@@ -257,14 +257,17 @@ def predict(cell: Cell, found: Fit, host: Host, target: Device) -> Prediction:
 
 
 def _operations_ns(cell: Cell, found: Fit, target: Device) -> dict[Place, float]:
-    return {place: _operation_ns(cell, place, number, found, target) for place, number in cell.launches.items()}
+    return {
+        place: operation_ns(found.operations[place[0]], cell.costs[place], launches, found.device, target)
+        for place, launches in cell.launches.items()
+    }
 
 
-def _operation_ns(cell: Cell, place: Place, launches: int, found: Fit, target: Device) -> float:
-    one = found.operations[place[0]]
-    at_ceiling_ns, _ = ceiling_ns(cell.costs[place], found.device if one.bound == "cycles" else target)
+def operation_ns(one: Operation, cost: tuple[float, float], launches: int, device: Device, target: Device) -> float:
+    """Return what an operation that was fitted on `device` takes on `target`, of FLOPs and bytes."""
+    at_ceiling_ns, _ = ceiling_ns(cost, device if one.bound == "cycles" else target)
     if one.bound == "cycles":
-        at_ceiling_ns *= found.device.cycles_per_s / target.cycles_per_s
+        at_ceiling_ns *= device.cycles_per_s / target.cycles_per_s
     return (at_ceiling_ns / one.share if one.share else 0.0) + launches * one.launch_ns
 
 

@@ -37,8 +37,8 @@ def test_a_record_says_that_it_is_modelled_and_from_what():
         "modelled from Fast 1, not measured: bytes 1e+12 -> 2e+12; FLOPs 1e+14 -> 4e+14; SMs x clock x 2"
     )
     assert found.note[1].startswith("error on Fast 1 itself, of cells that the fit had not seen: eager median 0.00 %")
-    assert found.note[1].endswith("elsewhere not known")
-    assert found.note[2] == "launches cost grace 3 x as much as x86: an assumption, not measured"
+    assert found.note[2] == "error on other GPUs: of steps not known"
+    assert found.note[3] == "launches cost grace 3 x as much as x86: an assumption, not measured"
     assert (found.argv, found.created) == (list(ARGV), CREATED)
     assert (found.counts, found.checks, found.memory, found.device_time) == ([], [], {}, None)
 
@@ -57,7 +57,7 @@ def test_a_record_holds_its_operations_and_survives_its_file():
 def test_a_host_of_the_same_kind_is_not_scaled():
     found = records(SAME_HOST)[-2]
     assert found.samples_ns["host_submit"] == [300_000]
-    assert len(found.note) == 2
+    assert len(found.note) == 3
 
 
 def test_a_host_that_was_measured_is_no_assumption():

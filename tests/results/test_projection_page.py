@@ -88,6 +88,11 @@ def a_gemm_on_gb300():
     return f"| `q_proj` on H200, {share:.3f} | {tflops:.0f} TFLOP/s | 1665 to 1845 TFLOP/s | {errors} |"
 
 
+def printed_elsewhere():
+    """The errors as `project` prints them; those of rates are here of times."""
+    return model().elsewhere_text.split("their kernels and sizes: ")[1]
+
+
 SAID = {
     "eager steps": lambda: error_row("step time, eager", "eager"),
     "graph steps": lambda: error_row("step time, in graphs", "graph"),
@@ -104,6 +109,7 @@ SAID = {
     ),
     "a GEMM on B300": lambda: carried("q_proj", "q_proj", rate("q_proj", "b300", "bf16") / 1e12, 2259, "TFLOP/s"),
     "a GEMM on GB300": a_gemm_on_gb300,
+    "what is printed of other GPUs": printed_elsewhere,
 }
 
 
