@@ -19,7 +19,7 @@ from dsv4bench.dashboards.pr_evidence import (
 from dsv4bench.dashboards.pr_subject import difference_lines, first_line
 from dsv4bench.dashboards.style import plus_minus
 from dsv4bench.dashboards.table import Column
-from dsv4bench.dashboards.trial_cells import modes, sets, trial_cell, trial_settings
+from dsv4bench.dashboards.trial_cells import in_order, modes, sets, trial_cell, trial_settings
 from dsv4bench.dashboards.verdict_notes import mark_notes, trust_notes
 from dsv4bench.dashboards.verdict_tables import change_text, difference_text, no_time, times_unit
 from dsv4bench.results.explanation import explained
@@ -39,9 +39,11 @@ def pr_block(records: Sequence[Record], verdicts: Sequence[Verdict], floors: Seq
     """Return the block as GitHub markdown, between markers by which a later run can take its place.
 
     `records` are all of the trials, `verdicts` those on them, `floors` what A/A trials found. The same records give the
-    same bytes. ValueError without verdicts.
+    same bytes, in whatever order they come. ValueError without verdicts.
     """
-    shown = [verdict for verdict in verdicts if not verdict.trial.aa] or list(verdicts)
+    records = sorted(records, key=in_order)
+    verdicts = sorted(verdicts, key=lambda verdict: in_order(verdict.trial.any))
+    shown = [verdict for verdict in verdicts if not verdict.trial.aa] or verdicts
     if not shown:
         raise ValueError("a PR block of no verdicts")
     blocks = [[first_line(shown)], *(_set_lines(same, verdicts, floors) for same in sets(shown))]

@@ -17,6 +17,17 @@ def side_records(trial: Trial) -> list[Record]:
     return [record for record in (trial.a, trial.b) if record is not None]
 
 
+def in_order(record: Record) -> tuple[Any, ...]:
+    """Return what orders records by what they are, wherever they were read: session, batch, mode, side, process, time.
+
+    Whatever else tells two apart is last, so that only records that are equal share a place.
+    """
+    ab, graph = record.ab or {}, bool(record.variant.get("graph"))
+    batch = [record.batch.get(name) or 0 for name in ("prefix", "requests", "extend", "rows")]
+    cell = (str(ab.get("session")), batch, str(record.batch.get("source")), graph, mode_text(record))
+    return (*cell, str(ab.get("side")), ab.get("pair") or 0, record.created, repr(record))
+
+
 def sets(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     """Return the verdicts as lists of those that share a session and all but the batch and the mode."""
     return grouped(verdicts, _shared)

@@ -21,8 +21,8 @@ def explained(verdict: Verdict) -> str:
     if difference is None:
         return f"nothing to explain: {verdict.reason}"
     work = ", ".join(filter(None, [_launches(verdict.trial), _bytes(verdict)]))
-    span = f"[{format_ns(difference.low)}, {format_ns(difference.high)}]"
-    measured = f"measured {format_ns(difference.value)} {span}"
+    span = f" [{format_ns(difference.low)}, {format_ns(difference.high)}]" if difference.confidence else ""
+    measured = f"measured {format_ns(difference.value)}{span}"
     if verdict.predicted_ns is None:
         return f"{work}: {measured}; no time is predicted for this change"
     return f"{work}: {measured}, predicted {format_ns(verdict.predicted_ns)}{_how(verdict.trial)}: {_share(verdict)}"

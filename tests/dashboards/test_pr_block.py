@@ -3,6 +3,7 @@
 import re
 import subprocess
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -11,11 +12,15 @@ from markdown_it import MarkdownIt
 
 from dsv4bench.dashboards.pr_block import pr_block
 from dsv4bench.profiling.verify import Watch
+from dsv4bench.results.noise_floor import noise_floor
+from dsv4bench.results.store import read_records
 from dsv4bench.results.trials import trials
 from dsv4bench.results.verdict import Verdict, judge
 from tests.dashboards.verdict_scenes import FILES, GOLDEN, SCENES, TREES, drawn, floors, h200, sided, trees, verdict
-from tests.results.synthetic import GPU, counts, record, row, with_side, with_variant
+from tests.results.synthetic import GPU, counts, lost, record, row, with_side, with_variant
+from tests.source_tree import ROOT
 
+RUNS = sorted(file.parent for file in (ROOT / "results").glob("*/pr.md"))
 READER = MarkdownIt("gfm-like", {"linkify": False, "html": True})
 TAGS = {"p", "strong", "code", "pre", "h4", "ul", "li", "table", "thead", "tbody", "tr", "th", "td", "br", "span"}
 TAGS |= {"details", "summary"}
@@ -48,6 +53,52 @@ def test_the_same_records_give_the_same_bytes_whenever_they_were_written(name):
         replace(one, trial=replace(one.trial, a=later[id(one.trial.a)], b=later[id(one.trial.b)])) for one in verdicts
     ]
     assert pr_block(list(later.values()), moved, ()) == pr_block(records, verdicts, ())
+
+
+def of_every_kind():
+    """Two sessions and an A/A: eager, in a graph, in fresh processes, one of which is wrong and one was run again."""
+    switched = [
+        replace(
+            one, providers={"dequant": one.variant["provider"], "store": f"own-{number}"}, flags=[f"flag {number % 3}"]
+        )
+        for number, one in enumerate(
+            sided([record(b, r, g) for b in (8, 1) for g in (True, False) for r in ("on", "off")])
+        )
+    ]
+    fresh = [
+        with_side(
+            record(batch, environment={**GPU, "torch": f"2.{pair}"}, created=f"2026-12-0{pair + 1}"),
+            side, ("kv=v4", "kv=v41"), session="s0", pair=pair,
+        )
+        for pair in (1, 0) for batch in (1, 2) for side in "ab"
+    ]  # fmt: skip
+    again = replace(fresh[0], created="2026-12-03", samples_ns={"step_period": [10**7] * 5})
+    wrong = replace(
+        lost("wrong", "one bit"), batch=fresh[2].batch, environment=GPU, ab=fresh[2].ab, created="2026-12-04"
+    )
+    noise = [with_side(record(key=side), side, ("reuse=on", "reuse=on"), aa=True, session="s3") for side in "ab"]
+    return [*switched, *fresh, again, wrong, *noise]
+
+
+def written(records):
+    found = trials(records)
+    return pr_block(records, judge(found), noise_floor(found))
+
+
+EVERY_KIND = of_every_kind()
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(len(EVERY_KIND))))
+def test_the_same_records_give_the_same_bytes_in_whatever_order_they_are_read(order):
+    assert written([EVERY_KIND[place] for place in order]) == written(EVERY_KIND)
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
+def test_committed_blocks_are_those_that_this_version_writes_of_their_records_in_any_order(run):
+    records = list(read_records(run).records)
+    Random(0).shuffle(records)
+    assert written(records) == (run / "pr.md").read_text(encoding="utf-8")
 
 
 def test_a_block_of_no_verdicts_is_refused():

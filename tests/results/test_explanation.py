@@ -30,6 +30,11 @@ def test_where_the_host_paces_both_sides_its_time_is_what_explains():
     )
 
 
+def test_one_pair_has_no_interval():
+    (verdict,) = judge([trial([-20_000], saved_ns=300_000)])
+    assert "measured -400.0 us, predicted -300.0 us" in explained(verdict)
+
+
 WILD = [[-80, -60, -40, -20, 0, 20, 40, 60, 80]]
 
 
