@@ -6,16 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from dsv4bench.dashboards.style import grey
 from dsv4bench.dashboards.table import printable
 from dsv4bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PIXELS_PER_INCH = 150
 UNSEEN = "_says "  # matplotlib leaves labels that begin with a line out of legends
+
+
+NUMBER_POINTS = 7
+DARK = 0.41  # of white: on a part below this its number is white
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,15 @@ class Drawing:
 def hover(text: str) -> str:
     """Return the label of a single point that says `text` where a reader points at it, and is in no legend."""
     return f"{UNSEEN}{text}"
+
+
+def number_part(axes: Axes, place: tuple[float, float], number: int, colour: str) -> None:
+    """Write the number of an operation into a part of it, with a rim that keeps dots off it."""
+    from matplotlib.patheffects import withStroke
+
+    style: dict[str, Any] = {"fontsize": NUMBER_POINTS, "path_effects": [withStroke(linewidth=2, foreground=colour)]}
+    ink = "white" if grey(colour) < DARK else "#111111"  # which stays dark on a dark page, as the part stays light
+    axes.text(*place, str(number), ha="center", va="center_baseline", color=ink, **style)
 
 
 def save_figure(figure: Figure, stem: Path) -> list[Path]:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsv4bench.dashboards.cells import batch_text, records_of
+from dsv4bench.dashboards.drawing import number_part
 from dsv4bench.dashboards.panels import largest, launch_panels
 from dsv4bench.dashboards.plots import FONT_POINTS, styled, titled
-from dsv4bench.dashboards.style import OTHERS_COLOUR, SIDE_HATCH, STACK, arrow, grey
+from dsv4bench.dashboards.style import OTHERS_COLOUR, SIDE_HATCH, STACK, arrow
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.counts import DEVICE
 from dsv4bench.results.record import Record
@@ -23,7 +24,6 @@ BAR_INCHES = 0.17
 HEAD_INCHES, TITLE_INCHES = 0.7, 0.9
 OTHERS = "others"
 ROOM = 0.015  # of the axis: a part as long as this has its number in it
-DARK = 0.41  # of white: on a part below this its number is white
 NO_SOURCE = "none"
 Bars = dict[str, Counter[str]]  # kv_source -> operation -> launches
 
@@ -120,18 +120,9 @@ def _draw_bar(
             style: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
             axes.barh(place, count, left=left, height=0.85, label=op, **style)
             if op != OTHERS and count >= room:
-                _number(axes, (left + count / 2, place), number, colour)
+                number_part(axes, (left + count / 2, place), number, colour)
             left += count
     axes.annotate(str(left), (left, place), xytext=(4, 0), textcoords="offset points", verticalalignment="center")
-
-
-def _number(axes: Axes, place: tuple[float, float], number: int, colour: str) -> None:
-    """Write an operation's number into a part of it, with a rim that keeps dots off it."""
-    from matplotlib.patheffects import withStroke
-
-    style: dict[str, Any] = {"fontsize": FONT_POINTS - 2, "path_effects": [withStroke(linewidth=2, foreground=colour)]}
-    ink = "white" if grey(colour) < DARK else "#111111"  # which stays dark on a dark page, as the part stays light
-    axes.text(*place, str(number), ha="center", va="center_baseline", color=ink, **style)
 
 
 def _legend(

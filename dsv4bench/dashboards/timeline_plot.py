@@ -1,4 +1,4 @@
-"""The picture of one step: time to the right, a lane for each kv_source, a colour for each operation."""
+"""The picture of one step: time to the right, a lane for each kv_source, a colour and a number for each operation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dsv4bench.dashboards.drawing import number_part
 from dsv4bench.dashboards.style import OTHERS_COLOUR, STACK
 from dsv4bench.dashboards.table import printable, shortened
 from dsv4bench.errors import UsageError
@@ -22,11 +23,12 @@ WIDTH_INCHES = 11
 LANE_INCHES, MARGIN_INCHES, ENTRY_INCHES = 0.55, 1.3, 0.19
 FONT_POINTS = 9
 BAR = 0.8  # of a lane's height
+ROOM = 0.009  # of the axis: a bar as long as this has its operation's number in it
 ENDINGS = (".png", ".svg")
 
 
 def timeline_figure(timeline: Timeline) -> Figure:
-    """Draw the lanes; the operations with the longest time have colours of their own, each with its time."""
+    """Draw the lanes; the operations with the longest time have colours, numbers and times of their own."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -47,12 +49,16 @@ def timeline_figure(timeline: Timeline) -> Figure:
                 (in_unit(s, scale), in_unit(n, scale)) for s, n in zip(lane.starts_ns, lane.lengths_ns, strict=True)
             ]
             axes.broken_barh(bars, (place - BAR / 2, BAR), facecolors=shades, linewidth=0)
+            for what, (start, length), colour in zip(lane.whats, bars, shades, strict=True):
+                if what in colours and length >= ROOM * in_unit(end_ns, scale):
+                    number_part(axes, (start + length / 2, place), [*colours].index(what) + 1, colour)
         axes.set_yticks(range(len(timeline.lanes)), [lane.name for lane in timeline.lanes])
         axes.set_ylim(len(timeline.lanes) - 0.4, -0.6)
         axes.set_xlim(0, in_unit(end_ns, scale))
         axes.set_xlabel(f"{unit} since the first operation of the step")
         entries = [
-            Patch(color=colour, label=_entry(what, times[what], scale, unit)) for what, colour in colours.items()
+            Patch(color=colour, label=f"{number} {_entry(what, times[what], scale, unit)}")
+            for number, (what, colour) in enumerate(colours.items(), 1)
         ]
         rest = sum(time for what, time in times.items() if what not in colours)
         entries += [Patch(color=OTHERS_COLOUR, label=_entry(OTHERS, rest, scale, unit))] if rest else []

@@ -31,7 +31,13 @@ def test_every_lane_has_its_bars_at_their_times():
 def test_the_legend_names_each_operation_with_its_time_the_longest_first():
     (axes,) = timeline_figure(SOURCES).axes
     texts = [entry.get_text() for entry in axes.get_legend().get_texts()]
-    assert texts == ["dequant: 10 us", "attention: 5 us", "output: 4 us"]
+    assert texts == ["1 dequant: 10 us", "2 attention: 5 us", "3 output: 4 us"]
+
+
+def test_bars_with_room_have_the_number_that_their_operation_has_in_the_legend():
+    lane = Lane("stream 7", [0, 990_000, 995_000], [900_000, 5_000, 5_000], ["long", "short", "long"])
+    (axes,) = timeline_figure(Timeline("t", (lane,), "stream and kernel")).axes
+    assert [(text.get_text(), text.get_position()) for text in axes.texts] == [("1", (0.45, 0))]
 
 
 def test_names_are_drawn_as_they_stand_whatever_is_in_them(tmp_path):
