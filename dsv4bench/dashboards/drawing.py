@@ -45,7 +45,7 @@ def hover(text: str) -> str:
 
 
 def number_part(axes: Axes, place: tuple[float, float], number: int, colour: str) -> None:
-    """Write the number of an operation into a part of it, with a rim that keeps dots off it."""
+    """Write the number of an operation into a part of it, with a rim that keeps stripes off it."""
     from matplotlib.patheffects import withStroke
 
     style: dict[str, Any] = {"fontsize": NUMBER_POINTS, "path_effects": [withStroke(linewidth=2, foreground=colour)]}

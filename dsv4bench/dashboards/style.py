@@ -48,7 +48,7 @@ PROVIDERS = {
 STACK = ("#0072B2", "#E69F00", "#009E73", "#F0E442", "#D55E00", "#56B4E9", "#000000", "#CC79A7", "#666666")
 OTHERS_COLOUR = "#DDDDDD"
 # of one side, or of what changed; lines that lean are those of modelled panels alone
-SIDE_HATCH, MODELLED_HATCH = "...", "//"
+SIDE_HATCH, MODELLED_HATCH = "--", "//"  # dots would be a path each, 150 kB in an SVG
 
 
 def grey(colour: str) -> float:
