@@ -38,9 +38,13 @@ def check_lines(records: Sequence[Record]) -> list[str]:
     lines = [_heads_line([check for _, check in same]) for same in named if _name(same) == HEADS]
     lines = lines or ["- reused heads: not checked (no side that ran reuses any)"]
     lines += [_passed_line(_name(same), [check for _, check in same]) for same in named if _name(same) != HEADS]
-    lines += map(item, said_of(records, lambda record: filter(_is_beside, record.note)))
+    lines += map(item, said_of(records, lambda record: filter(_is_beside, record.note), _sides(records)))
     wrong = said_of(records, lambda record: [_said(check) for check in record.checks if not check["passed"]])
     return [*(f"- **WRONG** {prose(text)}" for text in wrong), *lines]
+
+
+def _sides(records: Sequence[Record]) -> dict[str, list[Record]]:
+    return {side: [record for record in records if (record.ab or {}).get("side") == side] for side in SIDES}
 
 
 def _is_beside(note: str) -> bool:
@@ -122,7 +126,7 @@ def unmeasured_lines(verdicts: Sequence[Verdict]) -> list[str]:
     """Return what a reader must not take these numbers for, and every cell without a verdict or beyond resolution."""
     records = [record for one in verdicts for record in side_records(one.trial)]
     ranks = sorted({record.ranks for record in records})
-    lines = said_of(records, lambda record: filterfalse(_is_beside, record.note))
+    lines = said_of(records, lambda record: filterfalse(_is_beside, record.note), _sides(records))
     lines += ["one rank: no communication, no other ranks to wait for"] if ranks == [1] else []
     lines += [f"{' or '.join(map(str, ranks))} ranks, run one after another on one device"] if ranks != [1] else []
     lines += ["no GPU: these are times of the CPU reference"] if any(r.engine != "gpu" for r in records) else []

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from dsv4bench.dashboards.launches_plot import counted, launches_figure
-from dsv4bench.dashboards.style import MODELLED_HATCH, OTHERS_COLOUR, STACK, grey
+from dsv4bench.dashboards.style import MODELLED_HATCH, OTHERS_COLOUR, SIDE_HATCH, STACK, grey
 from dsv4bench.results.compare import pairs
 from tests.dashboards.drawn import modes
 from tests.results.synthetic import cpu_sweep, lost, record, row, sweep
@@ -41,7 +41,7 @@ def test_each_kv_source_has_a_bar_a_side_stacked_by_operation():
     assert lengths(graph) == found
 
 
-def test_what_changed_comes_first_and_is_dotted():
+def test_what_changed_comes_first_and_is_striped():
     figure = drawn(sweep())
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [
@@ -51,8 +51,9 @@ def test_what_changed_comes_first_and_is_dotted():
         "4 sparse_attention: 40",
     ]
     hatches = {one.get_label(): one.patches[0].get_hatch() for one in figure.axes[0].containers}
-    assert {op: hatch for op, hatch in hatches.items() if hatch} == {"dequant_compressed": "..."}
-    assert "/" in MODELLED_HATCH  # lines that lean are of modelled panels alone
+    assert {op: hatch for op, hatch in hatches.items() if hatch} == {"dequant_compressed": SIDE_HATCH}
+    assert "/" in MODELLED_HATCH
+    assert not {"/", "\\"} & {*SIDE_HATCH}  # lines that lean are of modelled panels alone
     assert "reuse off and reuse on" in figure.get_suptitle()
 
 

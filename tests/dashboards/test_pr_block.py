@@ -347,7 +347,7 @@ def test_without_such_a_check_no_head_is_claimed():
 def test_outputs_of_two_providers_are_correctness_and_not_a_thing_that_was_not_measured():
     equal = "outputs beside provider triton: 41 layer outputs and 51 caches and rings are byte-equal"
     text = block(sided([record(reuse="off"), record(note=[equal])]))
-    assert f"- {equal} (eager, batch 1 x 1024)" in lines_after(text, "Correctness")
+    assert f"- {equal} (b)" in lines_after(text, "Correctness")
     assert "beside" not in text.split("#### Not measured")[1]
 
 
