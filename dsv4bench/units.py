@@ -4,7 +4,7 @@ Storage has one unit per quantity: time in `_ns`, memory in `_bytes`, rates in b
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 NS_PER_US = 1_000
@@ -30,6 +30,12 @@ MICROSECONDS = (NS_PER_US, "us")
 def time_unit(times_ns: Sequence[float]) -> tuple[int, str]:
     """Return the unit for times that stand together, as its nanoseconds and its name: ms if the longest fills one."""
     return MILLISECONDS if not times_ns or max(times_ns) >= NS_PER_MS else MICROSECONDS
+
+
+def difference_unit(differences_ns: Iterable[float | None]) -> tuple[int, str]:
+    """Return the unit for differences that stand together: us, or ms where one has more than five digits of us."""
+    longest_ns = max((abs(ns) for ns in differences_ns if ns is not None), default=0)
+    return MILLISECONDS if longest_ns >= 10**5 * NS_PER_US else MICROSECONDS
 
 
 def in_unit(ns: Any, scale: int) -> Any:

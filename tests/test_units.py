@@ -115,3 +115,12 @@ def test_a_quantity_has_the_unit_that_reads_best(function, value, text):
 
 def test_differences_have_a_sign():
     assert [units.format_percent(share, signed=True) for share in (0.01, -0.01)] == ["+1.00 %", "-1.00 %"]
+
+
+@pytest.mark.parametrize(
+    ("differences_ns", "unit"),
+    [([-99_999_999, None], "us"), ([5, -100_000_000], "ms"), ([100_000_000], "ms"), ([None], "us"), ([], "us")],
+    ids=["five digits of us", "six, negative", "six", "nothing known", "nothing"],
+)
+def test_differences_of_six_digits_of_us_are_in_ms(differences_ns, unit):
+    assert units.difference_unit(differences_ns)[1] == unit

@@ -27,7 +27,7 @@ from dsv4bench.dashboards.table import Cell, Column, Table, cell
 from dsv4bench.results.compare import NOT_RESOLVABLE, Comparison, Pair, calls_left_out, compare
 from dsv4bench.results.record import Record
 from dsv4bench.results.stats import CONFIDENCE, Interval
-from dsv4bench.units import NS_PER_US, format_in_unit, format_percent, format_rate, time_unit
+from dsv4bench.units import difference_unit, format_in_unit, format_percent, format_rate, time_unit
 
 CELL_COLUMNS = (
     Column("batch", ("requests", "extend")),
@@ -36,7 +36,7 @@ CELL_COLUMNS = (
     Column("mode", ("mode",), right=False),
 )
 PAIRED = "; diff: the median of paired differences"
-PREDICTED = "pred (modelled, us): rows not dequantised again x their bytes / the dequant rate; negative is time saved"
+PREDICTED = "pred (modelled): rows not dequantised again x their bytes / the dequant rate; negative is time saved"
 
 
 def step_tables(compared: Sequence[Pair]) -> list[Table]:
@@ -50,17 +50,18 @@ def time_table(title: str, sides: tuple[str, str], compared: Sequence[Comparison
     A cell that has no time shows its status instead, and its reason in a note.
     """
     scale, unit = time_unit([side.value for one in compared for side in (one.before, one.after) if side])
+    apart = difference_unit(ns for one in compared for ns in (*bounds_ns(one.difference), one.predicted_ns))
     columns = (
         *CELL_COLUMNS,
         *side_columns(sides, [one.pair for one in compared], unit),
-        Column("diff us", _names("difference")),
+        Column(f"diff {apart[1]}", _names("difference")),
         Column("change", ("change", "unresolved")),
-        Column("pred us", ("predicted_ns",)),
+        Column(f"pred {apart[1]}", ("predicted_ns",)),
         *(Column("", (f"{side}_{name}",)) for side in sides for name in ("status", "reason", "samples")),
     )
     records = records_of([one.pair for one in compared])
     mode = short_modes(records)
-    rows = tuple(_time_row(one, scale, mode) for one in compared)
+    rows = tuple(_time_row(one, scale, apart[0], mode) for one in compared)
     found = [*_rows_alike(rows), *_unresolved_notes(compared)]
     found += [*said_of(records, lambda record: record.flags), *_reasons(records)]
     return Table(title, columns, rows, (*notes, *rows_notes(records), *mode_notes(records), *found))
@@ -92,6 +93,11 @@ def cell_cells(record: Record, mode: Callable[[Record], str] = mode_text) -> lis
     ]
 
 
+def bounds_ns(interval: Interval | None) -> tuple[float, ...]:
+    """Return a value and its bounds; nothing where there is none."""
+    return () if interval is None else (interval.value, interval.low, interval.high)
+
+
 def interval_cell(interval: Interval | None, scale: int, signed: bool = False, otherwise: str = "") -> Cell:
     """Return a median with its bounds, or the text `otherwise` where there is none."""
     if interval is None:
@@ -113,15 +119,15 @@ def _names(side: str) -> tuple[str, ...]:
     return (f"{side}_ns", f"{side}_low_ns", f"{side}_high_ns")
 
 
-def _time_row(one: Comparison, scale: int, mode: Callable[[Record], str]) -> tuple[Cell, ...]:
+def _time_row(one: Comparison, scale: int, apart: int, mode: Callable[[Record], str]) -> tuple[Cell, ...]:
     first, second = one.pair.before, one.pair.after
     return (
         *cell_cells(one.pair.any, mode),
         interval_cell(one.before, scale, otherwise=_status(first)),
         interval_cell(one.after, scale, otherwise=_status(second)),
-        interval_cell(one.difference, NS_PER_US, signed=True),
+        interval_cell(one.difference, apart, signed=True),
         _change_cell(one),
-        cell(one.predicted_ns, format_in_unit(one.predicted_ns, NS_PER_US, signed=True)),
+        cell(one.predicted_ns, format_in_unit(one.predicted_ns, apart, signed=True)),
         *(cell(value, "") for record in (first, second) for value in _outcome(record)),
     )
 

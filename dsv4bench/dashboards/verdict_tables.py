@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dsv4bench.dashboards.cells import heading, notes_of, provenance, rows_beside
 from dsv4bench.dashboards.table import Cell, Column, Table, cell
-from dsv4bench.dashboards.time_tables import CELL_COLUMNS, cell_cells
+from dsv4bench.dashboards.time_tables import CELL_COLUMNS, bounds_ns, cell_cells
 from dsv4bench.dashboards.trial_cells import (
     modes,
     sets,
@@ -20,7 +20,7 @@ from dsv4bench.results.record import Record
 from dsv4bench.results.stats import Interval
 from dsv4bench.results.trials import SIDES
 from dsv4bench.results.verdict import Verdict
-from dsv4bench.units import NS_PER_US, format_in_unit, format_interval, format_percent, time_unit
+from dsv4bench.units import NS_PER_US, difference_unit, format_in_unit, format_interval, format_percent, time_unit
 
 NO_VERDICT = "none"
 ONLY_IN_CSV = (
@@ -58,12 +58,12 @@ def no_time(record: Record | None) -> str:
     return "WRONG" if record.status == "wrong" else record.status
 
 
-def difference_text(verdict: Verdict) -> str:
-    """Return the difference in microseconds with its interval, to as many digits as that bears; one pair has none."""
+def difference_text(verdict: Verdict, scale: int = NS_PER_US) -> str:
+    """Return the difference with its interval, to as many digits as that bears; one pair has none."""
     one = verdict.difference_ns
     if one is None or one.confidence == 0:
-        return "" if one is None else format_in_unit(one.value, NS_PER_US, signed=True)
-    return format_interval(one.value, one.low, one.high, NS_PER_US, digits=2)
+        return "" if one is None else format_in_unit(one.value, scale, signed=True)
+    return format_interval(one.value, one.low, one.high, scale, digits=2)
 
 
 def change_text(verdict: Verdict) -> str:
@@ -74,18 +74,19 @@ def change_text(verdict: Verdict) -> str:
 def _verdict_table(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[Floor]) -> Table:
     trial = same[0].trial
     scale, unit = times_unit(same)
+    apart = difference_unit(ns for one in same for ns in (*bounds_ns(one.difference_ns), one.predicted_ns))
     columns = (
         *CELL_COLUMNS,
         Column(f"a {unit}", _bounds("a", "_ns")),
         Column(f"b {unit}", _bounds("b", "_ns")),
-        Column("diff us", _bounds("difference", "_ns")),
+        Column(f"diff {apart[1]}", _bounds("difference", "_ns")),
         Column("change", _bounds("change", "")),
         Column("pred", ("predicted_ns",)),
         Column("verdict", ("verdict", "marks"), right=False),
         *(Column("", (name,)) for name in ONLY_IN_CSV),
         *(Column("", tuple(f"{side}_{name}" for name in OF_SIDE)) for side in ("a", "b")),
     )
-    rows = tuple(_row(verdict, mode, scale) for verdict, mode in zip(same, modes(same), strict=True))
+    rows = tuple(_row(verdict, mode, scale, apart[0]) for verdict, mode in zip(same, modes(same), strict=True))
     a, b = trial.sides
     what = f"A/A, {a or 'the same'} on both sides" if trial.aa else f"{a} (a) against {b} (b)"
     title = heading(f"Verdicts: {what}", trial.any, *trial.switched)
@@ -96,7 +97,7 @@ def _bounds(name: str, unit: str) -> tuple[str, ...]:
     return f"{name}{unit}", f"{name}_low{unit}", f"{name}_high{unit}"
 
 
-def _row(verdict: Verdict, mode: str, scale: int) -> tuple[Cell, ...]:
+def _row(verdict: Verdict, mode: str, scale: int, apart: int) -> tuple[Cell, ...]:
     trial, least = verdict.trial, verdict.min_effect
     batch, rows, forwards, how = cell_cells(trial.any)
     ratio = verdict.ratio
@@ -110,9 +111,9 @@ def _row(verdict: Verdict, mode: str, scale: int) -> tuple[Cell, ...]:
         Cell(mode, how.values),
         Cell(_median_text(verdict.a_ns, trial.a, scale), _values(verdict.a_ns)),
         Cell(_median_text(verdict.b_ns, trial.b, scale), _values(verdict.b_ns)),
-        Cell(difference_text(verdict), _values(verdict.difference_ns)),
+        Cell(difference_text(verdict, apart), _values(verdict.difference_ns)),
         Cell(change_text(verdict), change),
-        cell(verdict.predicted_ns, format_in_unit(verdict.predicted_ns, NS_PER_US, signed=True, digits=3)),
+        cell(verdict.predicted_ns, format_in_unit(verdict.predicted_ns, apart, signed=True, digits=3)),
         Cell(word, (verdict.word, ", ".join(verdict.marks))),
         *(cell(value, "") for value in (*hidden, trial.how, trial.aa, _session(verdict), explained(verdict))),
         *(Cell("", _side(verdict, number)) for number in (0, 1)),

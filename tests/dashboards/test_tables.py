@@ -70,7 +70,7 @@ def test_every_table_of_a_full_graph_says_that_nobody_ships_it():
 
 def test_a_prediction_is_called_modelled():
     (table,) = named(sweep(), "Step time")
-    assert [note for note in table.notes if note.startswith("pred (modelled, us): rows not dequantised again")]
+    assert [note for note in table.notes if note.startswith("pred (modelled): rows not dequantised again")]
 
 
 def test_a_prediction_says_in_which_cells_it_is_the_hosts_time():
