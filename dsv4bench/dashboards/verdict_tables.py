@@ -143,7 +143,7 @@ def _notes(same: Sequence[Verdict], every: Sequence[Verdict], floors: Sequence[F
     sides = {side: [one for trial in trials if (one := getattr(trial, side))] for side in SIDES}
     records = [record for trial in trials for record in side_records(trial)]
     notes = [
-        "diff and change: b - a, negative is time saved",
+        "diff and change: b - a by pairs (Hodges-Lehmann), not of the medians; negative is time saved",
         trial_settings(same[0].trial),
         *trust_notes(same, every, floors),
         *(f"{mark} {text}" for mark, text in mark_notes(same).items()),
