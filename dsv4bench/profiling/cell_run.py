@@ -49,7 +49,7 @@ class CellRun:
     @property
     def side(self) -> Side:
         """What it shares with the step that its outputs are compared with."""
-        return self.cell.variant.compressor, self.cell.variant.provider
+        return self.cell.variant.compressor, self.provider
 
     @property
     def graph(self) -> bool:
@@ -60,6 +60,11 @@ class CellRun:
     def full(self) -> bool:
         """Whether the cell captures the whole stack into one graph per forward."""
         return self.cell.variant.graph and self.cell.variant.graph_mode == "full"
+
+    @property
+    def provider(self) -> str:
+        """Who runs its kernels, as its variant spells it."""
+        return self.cell.variant.provider
 
     @property
     def tape_form(self) -> Variant:

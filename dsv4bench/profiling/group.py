@@ -143,12 +143,15 @@ class GroupRun:
             try:
                 self._prefill = self._prepared(variant)
             except CellError as error:
-                Several([run for run in self.living() if run.cell.variant.provider == variant.provider]).fail(error)
+                self._end_provider(variant.provider, error)
+
+    def _end_provider(self, provider: str, error: Exception) -> None:
+        Several([run for run in self.runs if run.provider == provider]).fail(error)
 
     def _end_absent_providers(self) -> None:
         """End the cells of a provider that cannot run here, or whose kernel breaks its contract."""
         device = self.session.device.type
-        for provider, runs in by(lambda run: run.cell.variant.provider, self.runs).items():
+        for provider, runs in by(lambda run: run.provider, self.runs).items():
             with ending(Several(runs)):
                 check_choice(parse(provider, device), device)
 
@@ -188,8 +191,7 @@ class GroupRun:
             try:
                 self._take_turns(runs, part, period)
             except StepError as failed:
-                same = [run for run in self.living() if run.cell.variant.provider == failed.run.cell.variant.provider]
-                Several(same).fail(failed.error)
+                self._end_provider(failed.run.provider, failed.error)
                 for run in runs:
                     run.timings.clear()
                 runs = [run for run in runs if run.live]
@@ -258,7 +260,7 @@ class GroupRun:
             with ending(run, self.strands):
                 self._count(run)
         reusing = [run for run in self.living() if run.cell.variant.reuse == "on"]
-        for provider, runs in by(lambda run: run.cell.variant.provider, reusing).items():
+        for provider, runs in by(lambda run: run.provider, reusing).items():
             rank = max(self.prefill.forwards, key=lambda forwards: sum(f.workspace_rows for f in forwards))
             step = self.steps["off", runs[0].side]
             # without graphs there is no rate, and the cells are none the worse for it
