@@ -25,7 +25,7 @@ MARKS = {
 }
 NUMBER = re.compile(r"[-+]?\d[\d.]*")
 PREDICTED_ALONE = (
-    "pred (us): ratio-2 sources x what the compressor of one takes alone, b - a; negative is time saved; in graphs only"
+    "pred (modelled): ratio-2 sources x what the compressor of one takes alone, measured here, b - a; in graphs only"
 )
 AS_MANY = 2  # reasons that differ in nothing but numbers are all shown
 POWER, HEAT = "power_mw_max", "temperature_celsius_max"  # of a record's clocks

@@ -290,7 +290,7 @@ def test_what_a_prediction_is_depends_on_what_was_changed():
     }
     assert "rows not dequantised again" in said["reuse"][0]
     assert said["compressor"] == [
-        "pred (us): ratio-2 sources x what the compressor of one takes alone, b - a; negative is time saved;"
+        "pred (modelled): ratio-2 sources x what the compressor of one takes alone, measured here, b - a;"
         " in graphs only"
     ]
 
