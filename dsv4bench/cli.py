@@ -17,7 +17,7 @@ from dsv4bench import cli_options as options
 from dsv4bench.cli_ab import ab
 from dsv4bench.cli_check import check
 from dsv4bench.cli_mistakes import NOT_TYPED_SO, mistake
-from dsv4bench.cli_place import place_of
+from dsv4bench.cli_place import is_rank, place_of
 from dsv4bench.cli_trace import trace
 from dsv4bench.errors import DsvError, RecordError, UsageError
 
@@ -286,3 +286,12 @@ def main() -> None:
     except DsvError as error:
         typer.echo(f"dsv4bench: {error}", err=True)
         raise SystemExit(FAILED) from None
+
+
+def run() -> None:
+    """Run the command line as a process of its own; a rank that somebody else has started has an end of its own."""
+    if is_rank(os.environ):
+        from dsv4bench.profiling.leave import leave_after
+
+        leave_after(main)
+    main()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dsv4bench.cli import FAILED, USAGE
 from dsv4bench.errors import DsvError, UsageError
 from dsv4bench.profiling.child import end_with
+from dsv4bench.profiling.leave import leave_after
 
 if TYPE_CHECKING:
     from dsv4bench.profiling.dep_rank import Screen
@@ -57,4 +58,4 @@ def main(launcher: int, text: str) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(int(sys.argv[1]), sys.argv[2]))
+    leave_after(partial(main, int(sys.argv[1]), sys.argv[2]))

@@ -38,6 +38,14 @@ def place_of(environment: Mapping[str, str]) -> Place | None:
     return Place(rank, size, local_rank, local_size)
 
 
+def is_rank(environment: Mapping[str, str]) -> bool:
+    """Return whether torchrun or srun made this process a rank, by names and numbers that make sense."""
+    try:
+        return place_of(environment) is not None
+    except UsageError:
+        return False
+
+
 def _number(name: str, text: str) -> int:
     if not text.isdecimal():
         raise UsageError(f"{name}={text}: expected a whole number, as torchrun and srun set it")

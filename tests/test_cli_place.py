@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsv4bench.cli_place import Place, place_of
+from dsv4bench.cli_place import Place, is_rank, place_of
 from tests.command_line import command_line
 
 SRUN = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}
@@ -34,6 +34,11 @@ TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
 )
 def test_the_environment_says_which_rank_this_is(environment, place):
     assert place_of(environment) == place
+    assert is_rank(environment) == (place is not None)
+
+
+def test_a_place_that_makes_no_sense_makes_no_rank():
+    assert not is_rank({"RANK": "one", "WORLD_SIZE": "2"})
 
 
 @pytest.mark.parametrize(

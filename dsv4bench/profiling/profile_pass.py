@@ -28,6 +28,7 @@ from dsv4bench.profiling.capture import run_pieces, warm_up
 from dsv4bench.profiling.cell_run import CellRun
 from dsv4bench.profiling.child import end_with
 from dsv4bench.profiling.graphs import capture_alone, open_pool
+from dsv4bench.profiling.leave import leave_after
 from dsv4bench.profiling.passes import group_run
 from dsv4bench.profiling.peers import Peers, exchange, open_peers
 from dsv4bench.profiling.session import open_session
@@ -220,8 +221,11 @@ def _as_a_rank(cell: Cell, tool: Tool, file: Path | None, local_rank: int) -> No
     peers = open_peers(cell.device)
     profile_cell(cell, tool, file, peers)
     exchange(peers, "recorded")  # a rank that left early would take the others' rendezvous with it
-    dist.destroy_process_group()
+    dist.destroy_process_group()  # or else its threads may abort this process, and the exit code is lost
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))
+    run = partial(main, sys.argv[1])
+    if parse_job(sys.argv[1]).tool == "torch":
+        leave_after(run)
+    raise SystemExit(run())  # nsys may have to write when a process ends; no group of ranks stays there

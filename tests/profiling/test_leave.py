@@ -1,0 +1,82 @@
+"""The end of a process that has been a rank: all of Python's own end, but for taking itself apart.
+
+What takes itself apart is told by an object of a module that is imported first, and that goes with all modules.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from dsv4bench.profiling.rank_traces import free_port
+from tests.command_line import tiny_config
+from tests.source_tree import ROOT
+
+TELLS = """
+import os, sys
+class Last:
+    what = sys.orig_argv[2] if sys.orig_argv[1] == "-m" else "code"
+    where = {folder!r} + f"/{{os.getpid()}} " + what
+    def __del__(self, write=os.open, flags=os.O_CREAT):
+        write(self.where, flags)
+last = Last()
+"""
+
+
+@pytest.fixture
+def python(tmp_path):
+    """Run Python; what became of it, and which processes (modules, or "code") took themselves apart."""
+    (tmp_path / "sitecustomize.py").write_text(TELLS.format(folder=str(tmp_path)))
+
+    def run(*words, **environment):
+        few = {"PATH": os.defpath, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env=few | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done, {file.name.split()[1] for file in tmp_path.glob("* *")}
+
+    return run
+
+
+ENDS = """
+import atexit
+from dsv4bench.profiling.leave import leave_after
+atexit.register(print, "at exit")
+def main():
+    print("did it")
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "said"),
+    [
+        ("return 3", 3, ""),
+        ("raise SystemExit(4)", 4, ""),
+        ("raise SystemExit", 0, ""),
+        ("raise SystemExit('no rank 1')", 1, "no rank 1\n"),
+        ("raise ValueError('odd')", 1, "ValueError: odd\n"),
+    ],
+)
+def test_an_end_is_pythons_own_without_taking_python_apart(python, end, code, said):
+    for last, apart in [("leave_after(main)", set()), ("raise SystemExit(main())", {"code"})]:
+        done, found = python("-c", ENDS.format(end=end) + last)
+        assert (done.returncode, done.stdout, found) == (code, "did it\nat exit\n", apart)
+        assert done.stderr.endswith(said)
+
+
+def test_no_rank_takes_python_apart(python, tmp_path):
+    """A rank that somebody else has started, the one that records its traces, and those that our launcher starts."""
+    lengths = ("--geometry", str(tiny_config(tmp_path)), "--extend", "4", "--prefix", "60", "--batch", "1", "--quick")
+    words = ("-m", "dsv4bench", "prefill", *lengths, "--no-graph", "--reuse", "on", "--dep", "1", "--out")
+    place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
+    done, apart = python(*words, str(tmp_path / "1"), "--profile", "torch", **place, MASTER_PORT=str(free_port()))
+    assert (done.returncode, apart) == (0, set()), done.stderr
+    done, apart = python(*words, str(tmp_path / "2"))
+    assert (done.returncode, apart) == (0, {"dsv4bench"}), done.stderr
