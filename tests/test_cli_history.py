@@ -36,6 +36,7 @@ def test_json_is_an_object_a_cell(run):
     (one,) = json.loads(run("--batch", "1", "--reuse", "on", "--mode", "graph", "--json").out)
     assert (one["requests"], one["records"][0]["mode"]) == (1, "graph")
     assert [row["created"] for row in one["records"]] == ["2026-12-01T08:00:00+00:00", "2026-12-02T08:00:00+00:00"]
+    assert [row["run"] for row in one["records"]] == ["results/a", "results/b"]
     lines = run("--batch", "1", "--format", "jsonl").out.splitlines()
     assert len([json.loads(line) for line in lines]) == 4
 

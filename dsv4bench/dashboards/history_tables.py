@@ -24,12 +24,15 @@ FACTS = ("src", "torch", "triton", "cuda", "driver")
 NO_VERDICT = "change: from the last time above, as a share; no verdict: dsv4bench compare and ab judge"
 TIME = ("time_ns", "time_low_ns", "time_high_ns")
 
+Runs = Mapping[str, int]
+
 
 def history_tables(found: Sequence[History]) -> list[Table]:
-    """Return a table for each cell with several records, and the others in one for each set of settings."""
-    once = [one for one in found if len(one.rows) == 1]
-    tables = [_history(one) for one in found if len(one.rows) > 1]
-    return [*tables, *map(_once, grouped(once, lambda one: (_place(one), _settings(one, TITLED))))]
+    """Return a table for each cell with several records, and the others in one for each run and set of settings."""
+    several, once = ([one for one in found if (len(one.rows) == 1) == single] for single in (False, True))
+    runs = _numbered(several)
+    alike = grouped(once, lambda one: (_place(one), _settings(one, TITLED), one.rows[0]["run"]))
+    return [*(_history(one, runs) for one in several), *map(_once, alike)]
 
 
 def history_name(one: History) -> str:
@@ -49,9 +52,20 @@ def _batch(one: History) -> str:
     return f"{requests} x {extend}" if extend else f"{requests}"
 
 
-def _history(one: History) -> Table:
+def _numbered(found: Sequence[History]) -> Runs:
+    """Return a number for each run, the same in all tables: folders are too long for a column."""
+    names = (row["run"] for one in found for row in one.rows)
+    return {name: number for number, name in enumerate(filter(None, dict.fromkeys(names)), start=1)}
+
+
+def _history(one: History, runs: Runs) -> Table:
     scale, unit = _unit([one])
-    columns = (*_seen_columns(f"step {unit}"), Column("change", ("change",)), Column("launches", ("launches",)), _KEY)
+    columns = (
+        *_seen_columns(f"step {unit}"),
+        Column("change", ("change",)),
+        Column("launches", ("launches",)),
+        *_WHENCE,
+    )
     rows = []
     last: float | None = None
     moves = _moves(one.rows)
@@ -59,9 +73,15 @@ def _history(one: History) -> Table:
         last = None if place in moves else last
         change = row["time_ns"] / last - 1 if row["time_ns"] and last else None
         shown = cell(change, "" if change is None else format_percent(change, signed=True))
-        rows.append((*_seen_cells(row, scale), shown, cell(row["launches"]), _key(row)))
+        rows.append((*_seen_cells(row, scale), shown, cell(row["launches"]), *_whence(row, runs)))
         last = row["time_ns"] or last
-    notes = [*filter(None, [_settings(one, (*TITLED, "kv"))]), NO_VERDICT, *_changes(one.rows), *moves.values()]
+    notes = [
+        *filter(None, [_settings(one, (*TITLED, "kv"))]),
+        *_legend(one.rows, runs),
+        NO_VERDICT,
+        *_changes(one.rows),
+        *moves.values(),
+    ]
     notes += _reasons(one.rows)
     return Table(f"History of {history_name(one)}{_place(one)}", columns, tuple(rows), tuple(notes))
 
@@ -86,16 +106,21 @@ def _when(row: Mapping[str, Any]) -> str:
 def _once(found: Sequence[History]) -> Table:
     scale, unit = _unit(found)
     names = ("case", "rows", "provider") if found[0].cell.get("kernel") else ("batch", "mode", "reuse")
-    columns = (*(Column(name, (name,), right=name in ("batch", "rows")) for name in names), *_seen_columns(unit), _KEY)
-    rows = []
-    for one in found:
+    columns = (
+        *(Column(name, (name,), right=name in ("batch", "rows")) for name in names),
+        *_seen_columns(unit),
+        *_WHENCE,
+    )
+    seen, rows = [one.rows[0] for one in found], []
+    for one, row in zip(found, seen, strict=True):
         said = {"batch": _batch(one), "mode": _mode(one)} | one.cell
-        rows.append((*(cell(said.get(name)) for name in names), *_seen_cells(one.rows[0], scale), _key(one.rows[0])))
-    notes = [*filter(None, [_settings(found[0], TITLED)]), *_reasons([one.rows[0] for one in found])]
+        rows.append((*(cell(said.get(name)) for name in names), *_seen_cells(row, scale), *_whence(row, {})))
+    run = seen[0]["run"] and f"run: {seen[0]['run']}"
+    notes = [*filter(None, [_settings(found[0], TITLED), run]), *_reasons(seen)]
     return Table(f"Measured once{_place(found[0])}", columns, tuple(rows), tuple(notes))
 
 
-_KEY = Column("key", ("key",), right=False)
+_WHENCE = (Column("run", ("run",)), Column("key", ("key",), right=False))
 
 
 def _seen_columns(time: str) -> tuple[Column, ...]:
@@ -123,8 +148,14 @@ def _time(row: Mapping[str, Any], scale: int) -> Cell:
     return Cell(format_plus_minus(value, max(value - low, high - value), scale), (value, low, high))
 
 
-def _key(row: Mapping[str, Any]) -> Cell:
-    return cell(row["key"], row["key"][:KEY_DIGITS])
+def _whence(row: Mapping[str, Any], runs: Runs) -> tuple[Cell, Cell]:
+    """Return by which run and key a record is found."""
+    return cell(row["run"], str(runs.get(row["run"], ""))), cell(row["key"], row["key"][:KEY_DIGITS])
+
+
+def _legend(rows: Sequence[Mapping[str, Any]], runs: Runs) -> list[str]:
+    own = [name for name in runs if any(row["run"] == name for row in rows)]
+    return [f"run: {', '.join(f'{runs[name]}={name}' for name in own)}"] if own else []
 
 
 def _unit(found: Sequence[History]) -> tuple[int, str]:

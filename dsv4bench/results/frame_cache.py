@@ -56,18 +56,30 @@ def cache_folder() -> Path:
 def read_frame(paths: Sequence[Path], cache: Path | None = None) -> FrameReading:
     """Return the `frame` of all records under `paths`, files and directories, each file once.
 
-    `cache` is the folder for what is kept, by default `cache_folder()`. Errors are those of `read_records`.
+    A column more, `run`, is the folder of a record's file, below the path by which that was found first; a file among
+    `paths` is its own. `cache` is the folder for what is kept, by default `cache_folder()`. Errors are those of
+    `read_records`.
     """
-    files = list(dict.fromkeys(file.resolve() for path in paths for file in record_files(path)))
+    runs = _runs(paths)
     kept_in = (cache or cache_folder()) / f"{_digest(*(str(path.resolve()) for path in paths))}.parquet"
     kept = _load(kept_in)
-    parts = [kept.get(_signature(file, file.stat())) or _read(file) for file in files]
+    parts = [kept.get(_signature(file, file.stat())) or _read(file) for file in runs]
     if any(part.signature and part.signature not in kept for part in parts):
         _save(parts, kept_in)
-    whole = frame.typed(_joined([part.found for part in parts]))
+    places = [run for run, part in zip(runs.values(), parts, strict=True) for _ in part.found.get("key", ())]
+    whole = frame.typed({**_joined([part.found for part in parts]), "run": places})
     if not whole.empty:
         whole = whole.sort_values("created", kind="stable", na_position="first", ignore_index=True)
     return FrameReading(whole, [warning for part in parts for warning in part.warnings])
+
+
+def _runs(paths: Sequence[Path]) -> dict[Path, str]:
+    """Return the run of every file under `paths`, which is not part of what is kept: it is as the user named it."""
+    found: dict[Path, str] = {}
+    for path in paths:
+        for file in record_files(path):
+            found.setdefault(file.resolve(), str(file.parent if path.is_dir() else path))
+    return found
 
 
 def _signature(file: Path, seen: os.stat_result) -> str:

@@ -36,7 +36,7 @@ SEEN = (
         "status",
         "reason",
     ),
-    *("flags", "time_ns", "time_low_ns", "time_high_ns", "launches"),
+    *("flags", "time_ns", "time_low_ns", "time_high_ns", "launches", "run"),
 )
 
 

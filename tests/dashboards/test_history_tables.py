@@ -41,6 +41,43 @@ def test_a_cell_is_a_table_over_time():
     assert "failed: no memory" in lines
 
 
+def of_runs(runs):
+    """The frame of several run folders, as it is read."""
+    records = [one for ones in runs.values() for one in ones]
+    whole = frame(records)
+    whole["run"] = [name for name, ones in runs.items() for _ in ones]
+    return whole
+
+
+def test_every_row_says_of_which_run_it_is():
+    """Folders are too long for a column: a number, the same in all tables, and the folders below."""
+    batches = [[at(day, 20_000, "a", batch=batch) for day in (1, 2)] for batch in (1, 8)]
+    runs = {"results/20261201T083000Z-prefill": [], "old runs/b": [], "results/c": [at(3, 30_000, "a", batch=8)]}
+    for first, second in batches:
+        runs["results/20261201T083000Z-prefill"].append(first)
+        runs["old runs/b"].append(second)
+    eight, one = map(plain, history_tables(histories(of_runs(runs), {})))
+    assert [line.split()[-2:] for line in eight.splitlines()[2:6]] == [
+        ["run", "key"],
+        ["1", "gpu-8-Fa"],
+        ["2", "gpu-8-Fa"],
+        ["3", "gpu-8-Fa"],
+    ]
+    assert "run: 1=results/20261201T083000Z-prefill, 2=old runs/b, 3=results/c" in " ".join(eight.splitlines())
+    assert "run: 1=results/20261201T083000Z-prefill, 2=old runs/b\n" in one
+    rows = csv_text(history_tables(histories(of_runs(runs), {}))).splitlines()
+    assert rows[1].endswith(",launches,run,key")
+    assert rows[3].split(",")[-2:] == ["old runs/b", "gpu-8-False-on"]
+
+
+def test_cells_that_two_runs_measured_once_have_a_table_each():
+    runs = {"a": [at(1, 20_000, "a"), at(1, 20_000, "a", batch=8)], "b": [at(2, 20_000, "b", batch=16)]}
+    tables = list(map(plain, history_tables(histories(of_runs(runs), {}))))
+    assert [text.splitlines()[-1] for text in tables] == ["run: a", "run: b"]
+    assert [sum("gpu-" in line for line in text.splitlines()) for text in tables] == [2, 1]
+    assert "run  key" not in tables[0]  # said below, once
+
+
 def test_a_time_of_another_chip_is_no_change():
     chips = ("1111", None, "3333", "3333")
     times = (20_000, 19_000, 30_000, 33_000)
@@ -81,11 +118,13 @@ def test_kernels_stand_by_their_case():
 def test_csv_has_whole_keys_commits_and_times():
     text = csv_text(history_tables(histories(frame([at(1, 20_000, "a"), at(2, 20_200, "b")]), {})))
     rows = text.splitlines()
-    assert rows[1] == "created,commit,dirty,time_ns,time_low_ns,time_high_ns,change,launches,key"
+    assert rows[1] == "created,commit,dirty,time_ns,time_low_ns,time_high_ns,change,launches,run,key"
     assert rows[3].startswith(f"2026-12-02T08:30:00+00:00,{'b' * 40},,20200000.0,")
-    assert rows[3].endswith(",164,gpu-1-False-on")
+    assert rows[3].endswith(",164,,gpu-1-False-on")
 
 
 def test_tables_fit_80_columns():
     wide = [at(day, 20_000, "a", batch=batch) for batch in (1, 64) for day in (1, 2)]
-    assert max(len(line) for text in shown([*wide, at(1, 9_000, "c", batch=16)]) for line in text.splitlines()) <= 80
+    runs = {"r" * 70: [*wide, at(1, 9_000, "c", batch=16)]} | {f"run-{n}": [at(n, 9_000, "c")] for n in range(3, 15)}
+    tables = list(map(plain, history_tables(histories(of_runs(runs), {}))))
+    assert max(len(line) for text in tables for line in text.splitlines()) <= 80

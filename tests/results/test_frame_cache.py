@@ -54,11 +54,24 @@ def reads(monkeypatch):
 
 def test_a_second_reading_is_the_first_one_without_the_records(runs, cache, monkeypatch):
     first = read_frame([runs], cache).frame
-    assert_frame_equal(first, frame(read_records(runs).records), check_like=True)
+    assert_frame_equal(first.drop(columns="run"), frame(read_records(runs).records), check_like=True)
     seen = reads(monkeypatch)
     assert_frame_equal(read_frame([runs], cache).frame, first)
     assert seen == []
     assert [file.suffix for file in kept(cache)] == [".parquet"]
+
+
+def test_every_record_says_of_which_run_it_is(runs, cache, monkeypatch):
+    """As the folders were named, also where another name of them filled the cache."""
+    first = read_frame([runs], cache).frame
+    assert dict(first["run"].value_counts()) == {str(runs / "a"): 12, str(runs / "b"): 2}
+    assert set(first[first["requests"] == 2]["run"]) == {str(runs / "b")}
+    monkeypatch.chdir(runs)
+    found = read_frame([Path("b/r.jsonl"), Path()], cache).frame
+    assert dict(found["run"].value_counts()) == {"a": 12, "b/r.jsonl": 2}
+    seen = reads(monkeypatch)
+    assert set(read_frame([Path("../runs")], cache).frame["run"]) == {"../runs/a", "../runs/b"}
+    assert seen == []
 
 
 def test_the_committed_runs_are_one_typed_frame(cache):
