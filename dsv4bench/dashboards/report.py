@@ -22,7 +22,7 @@ from dsv4bench.dashboards.style import ALARM, DOUBT, GAIN, highlights
 from dsv4bench.dashboards.table import Cell, Column, Table, printable
 from dsv4bench.dashboards.tables import tables, verdicts
 from dsv4bench.dashboards.time_tables import step_tables
-from dsv4bench.results.compare import latest, pairs
+from dsv4bench.results.compare import latest, pairs, reached_records
 from dsv4bench.results.counts import COMPRESSED
 from dsv4bench.results.frame import frame
 from dsv4bench.results.record import Record
@@ -109,6 +109,7 @@ def _title(records: Sequence[Record]) -> str:
 
 def _facts(records: Sequence[Record]) -> list[str]:
     """Return what a reader wants to know first, a line each."""
+    records = reached_records(records)
     statuses = Counter(record.status for record in records)
     days = sorted({record.created[:10] for record in records})
     said = [
@@ -155,7 +156,7 @@ def _parts(records: Sequence[Record], traces: Sequence[Doctored], with_model: bo
         {"id": one.name, "says": one.says, "svg": _markup(inline_svg(one))} for one in figures(records, with_model)
     ]
     return [
-        Part("summary", "What ran", tables=_all("summary", [run_table(records)])),
+        Part("summary", "What ran", tables=_all("summary", [run_table(reached_records(records))])),
         Part("results", title, tables=_all("results", results)),
         Part("figures", "Figures", figures=drawings),
         Part("tables", "Tables", tables=_all("tables", rest)),

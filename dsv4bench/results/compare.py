@@ -7,9 +7,9 @@ told from noise.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from dsv4bench.results.counts import added
 from dsv4bench.results.record import LAUNCH_BOUND, Record
@@ -24,6 +24,8 @@ CALL_BY_CALL = ("eager", "graph")  # modes whose dequants the host submits: a fu
 HOW_CAPTURED = ("graph-mode", "breaks", "break-outputs")  # an eager step has none of these
 NOT_RESOLVABLE = "not resolvable here"
 MODELLED = "modelled, not measured"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +100,33 @@ def latest(records: Iterable[Record]) -> list[Record]:
     """
     found: dict[tuple[str, ...], Record] = {}
     for record in records:
-        cell = (record.key, record.label, record.engine, record.machine, _command(record), _side(record))
+        cell = (*_measured(record), _command(record), _side(record))
         if record.reason != NO_TIME_LEFT or cell not in found:
             found[cell] = record
     return list(found.values())
 
 
-def reached(records: Sequence[Record]) -> list[Record]:
-    """Return a cell's records but for those that a time limit left out; the last of these where it has no others."""
-    return [record for record in records if record.reason != NO_TIME_LEFT] or list(records[-1:])
+def reached(rows: Sequence[T], cell: Callable[[T], Hashable], reason: Callable[[T], str | None]) -> list[T]:
+    """Return rows but for those that a time limit left out; of a cell that has no others, the last of these."""
+    last = {cell(row): place for place, row in enumerate(rows)}
+    measured = {cell(row) for row in rows if reason(row) != NO_TIME_LEFT}
+    return [
+        row
+        for place, row in enumerate(rows)
+        if reason(row) != NO_TIME_LEFT or (cell(row) not in measured and last[cell(row)] == place)
+    ]
+
+
+def reached_records(records: Sequence[Record]) -> list[Record]:
+    """Return the records but for those of cells that a time limit left out and somebody has measured, in any command.
+
+    Sides of `ab` are told apart by their session; of a cell that was only left out the last record stays.
+    """
+    return reached(records, lambda one: (*_measured(one), _side(one)), lambda one: one.reason)
+
+
+def _measured(record: Record) -> tuple[str, str, str, str]:
+    return (record.key, record.label, record.engine, record.machine)
 
 
 def _side(record: Record) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from dsv4bench.errors import UsageError, nearest
 from dsv4bench.results.comparability import CHIP
+from dsv4bench.results.compare import reached
 from dsv4bench.results.migrations import SWITCHES
 
 # what makes a cell and where it was measured, by the columns of a frame
@@ -60,14 +61,14 @@ def histories(frame: pd.DataFrame, wanted: Mapping[str, Sequence[Any]]) -> list[
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in _plain(whole):
         found.setdefault(tuple(row[name] for name in (*PLACE, *CELL)), []).append(row)
-    cells = [
-        History(
-            {name: value for name, value in rows[0].items() if name not in SEEN and value is not None},
-            [{name: row[name] for name in SEEN} for row in rows],
-        )
-        for rows in found.values()
-    ]
-    return sorted(cells, key=lambda one: -len(one.rows))
+    return sorted(map(_history, found.values()), key=lambda one: -len(one.rows))
+
+
+def _history(rows: Sequence[dict[str, Any]]) -> History:
+    """Return a cell's history; what a time limit left out gives way to what was measured under the same key."""
+    cell = {name: value for name, value in rows[0].items() if name not in SEEN and value is not None}
+    stand = reached(rows, lambda row: row["key"], lambda row: row["reason"])
+    return History(cell, [{name: row[name] for name in SEEN} for row in stand])
 
 
 def _with(frame: pd.DataFrame, option: str, values: Sequence[Any]) -> pd.DataFrame:

@@ -149,7 +149,12 @@ def _grouped(records: Iterable[Record]) -> dict[str, dict[tuple[str, ...], list[
     for record in records:
         how = (record.label, record.engine, record.machine)
         found.setdefault(_identity(record), {}).setdefault(how, []).append(record)
-    return {cell: {how: reached(ones) for how, ones in kinds.items()} for cell, kinds in found.items()}
+    return {cell: {how: _reached(ones) for how, ones in kinds.items()} for cell, kinds in found.items()}
+
+
+def _reached(records: Sequence[Record]) -> list[Record]:
+    """Return a cell's records without those that a time limit left out, whatever the code."""
+    return reached(records, lambda _: None, lambda one: one.reason)
 
 
 def _identity(record: Record) -> str:

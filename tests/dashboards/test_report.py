@@ -16,6 +16,7 @@ from dsv4bench.dashboards.report import Doctored, marked, report
 from dsv4bench.dashboards.tables import tables
 from dsv4bench.results.reviews import Finding
 from dsv4bench.results.schema import encode
+from dsv4bench.results.store import NO_TIME_LEFT
 from tests.results.synthetic import lost, record, sweep, with_side, with_variant
 
 BAD = "<script>alert(1)</script>\" onload='x' {{ 7*7 }}"
@@ -124,6 +125,16 @@ def test_the_head_says_what_matters():
     assert "12 records of 2026-11-30: 10 ok, 2 refused" in facts
     assert re.search(r"verdicts: .*1 without one", facts)
     assert Html(timed()).text("title")[:1] == ["Attention stack of v41-flash on NVIDIA H200"]
+
+
+def test_what_a_time_limit_left_out_and_a_resumed_run_measured_is_counted_once():
+    left_out = [replace(lost("skipped", NO_TIME_LEFT, batch=batch), created="2026-11-30T11:00:00") for batch in (1, 2)]
+    page = Html(report([*left_out, record(1), record(1, "off")]))
+    assert "3 records of 2026-11-30: 1 skipped, 2 ok" in page.text("ul", class_="facts")[0]
+    (summary,) = [one for one in page.elements if one[1].get("id") == "summary-1"]
+    assert "1 skipped, 2 ok" in summary[2]
+    held = [one[1]["href"] for one in page.of("a") if one[1].get("download") == "records.jsonl"]
+    assert base64.b64decode(held[0].partition("base64,")[2]).count(b"\n") == 4  # the download has them all
 
 
 @pytest.fixture

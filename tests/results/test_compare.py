@@ -4,10 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from dsv4bench.results.compare import Pair, calls_left_out, compare, latest, pairs, predicted_difference_ns
+from dsv4bench.results.compare import (
+    Pair,
+    calls_left_out,
+    compare,
+    latest,
+    pairs,
+    predicted_difference_ns,
+    reached_records,
+)
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import NO_TIME_LEFT
-from tests.results.synthetic import counts, lost, ramp, record, row, sweep, with_variant
+from tests.results.synthetic import counts, lost, ramp, record, row, sweep, with_side, with_variant
 
 
 def of(pair):
@@ -83,6 +91,18 @@ def test_what_a_time_limit_left_out_counts_only_where_there_is_nothing_else():
     left_out, measured = lost("skipped", NO_TIME_LEFT), record()
     assert latest([measured, left_out]) == latest([left_out, measured]) == [measured]
     assert latest([left_out, left_out]) == [left_out]
+
+
+def test_what_a_later_command_measured_is_no_longer_left_out():
+    """Whatever command measured it; a side of `ab` is measured by its own session, and the last left-out one stays."""
+    left_out = lost("skipped", NO_TIME_LEFT, argv=["dsv4bench", "prefill", "--batch", "1,2"])
+    measured, never = record(), lost("skipped", NO_TIME_LEFT, batch=2)
+    again, failed = replace(never, created="2026-12-01T00:00:00+00:00"), lost("failed", "a reason", batch=4)
+    assert reached_records([left_out, never, failed, measured, again]) == [failed, measured, again]
+    sides = [with_side(one, side) for side in "ab" for one in (left_out, record())]
+    assert reached_records(sides) == [sides[1], sides[3]]
+    other = with_side(left_out, "a", session="s2")
+    assert reached_records([*sides, other]) == [sides[1], sides[3], other]
 
 
 def test_a_difference_has_its_interval_and_the_predicted_one_beside_it():

@@ -8,6 +8,7 @@ from dsv4bench.errors import UsageError
 from dsv4bench.results.frame import frame
 from dsv4bench.results.frame_cache import read_frame
 from dsv4bench.results.histories import histories
+from dsv4bench.results.store import NO_TIME_LEFT
 from tests.results.synthetic import GPU, lost, record, with_variant
 from tests.source_tree import ROOT
 
@@ -63,6 +64,16 @@ def test_the_folder_of_a_requests_file_is_no_part_of_a_cell():
 def test_a_record_without_a_time_is_a_row_with_its_reason():
     (one,) = found([at(1), lost("failed", "no memory", created="2026-11-30T12:02:00+00:00")])
     assert [(row["status"], row["reason"], row["time_ns"]) for row in one.rows][1] == ("failed", "no memory", None)
+
+
+def test_what_a_time_limit_left_out_and_a_later_command_measured_is_one_row():
+    left_out = [lost("skipped", NO_TIME_LEFT, created=f"2026-11-30T12:0{minute}:00+00:00") for minute in (1, 2)]
+    (one,) = found([*left_out, at(3)])
+    assert [row["status"] for row in one.rows] == ["ok"]
+    (never,) = found(left_out)
+    assert [(row["status"], row["created"].minute) for row in never.rows] == [("skipped", 2)]
+    (other,) = found([at(1), replace(left_out[1], key="of another commit")])
+    assert [row["status"] for row in other.rows] == ["ok", "skipped"]
 
 
 def test_options_choose_cells():
