@@ -7,17 +7,20 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dsv4bench.cli_report_run import read_all
 from dsv4bench.dashboards.stored_cells import cell_words
 from dsv4bench.dashboards.table import printable
 from dsv4bench.errors import UsageError
 from dsv4bench.results.comparability import MACHINE, STATE, known
-from dsv4bench.results.compare import without_place
+from dsv4bench.results.compare import reached, without_place
 from dsv4bench.results.pinned import pinned, source_option
 from dsv4bench.results.record import Record
+from dsv4bench.results.schema import encode
 from dsv4bench.results.store import read_records
 from dsv4bench.units import format_count
 
 MOST_KEYS = 5
+MOST_RUNS = 5
 WIDTH = 80
 VERSIONS = ("torch", "triton", "python", "dsv4bench")
 # the options of prefill whose values make groups, each with the switch or length of a record that it sets
@@ -27,11 +30,16 @@ GROUP_LENGTHS = {"batch": "requests", "extend": "extend", "prefix": "prefix"}
 
 def run_repro(row: str, folder: Path) -> None:
     """Print how the row is made again."""
-    print("\n".join(script(find(row, folder))))
+    record, runs = find(row, folder)
+    print("\n".join([*_other_runs(record.key, runs), *script(record)]))
 
 
-def find(row: str, folder: Path) -> Record:
-    """Return the record that a row names: DIR:N, or the start of a key in `folder`; UsageError for none or several."""
+def find(row: str, folder: Path) -> tuple[Record, list[Path]]:
+    """Return the record that a row names, and where runs of its key lie, its own first; UsageError for none.
+
+    A row is DIR:N, which asks for no other run, or the start of a key in `folder`: that of one key alone, whose newest
+    record counts, and of those that no time limit left out where there are any.
+    """
     place, colon, number = row.rpartition(":")
     if colon and number.isdecimal():
         records = read_records(Path(place)).records
@@ -39,14 +47,36 @@ def find(row: str, folder: Path) -> Record:
             raise UsageError(
                 f"{row}: expected a line from 1 to {len(records)} of `dsv4bench show {place} --format jsonl`"
             )
-        return records[int(number) - 1]
-    found = {record.key: record for record in read_records(folder).records if row and record.key.startswith(row)}
+        return records[int(number) - 1], []
+    every = [(file, record) for file, record in read_all([folder]) if row and record.key.startswith(row)]
+    found = list({encode(one[1]): one for one in every}.values())  # a copy is no other run
+    keys = list(dict.fromkeys(record.key for _, record in found))
     if not found:
         raise UsageError(f"{row}: no key of a record in {folder} begins so; `dsv4bench history {folder}` shows keys")
-    if len(found) > 1:
-        some = ", ".join(list(found)[:MOST_KEYS])
-        raise UsageError(f"{row}: {format_count(len(found), 'key')} in {folder} begin so: {some}; expected more of one")
-    return next(iter(found.values()))
+    if len(keys) > 1:
+        some = ", ".join(keys[:MOST_KEYS])
+        raise UsageError(f"{row}: {format_count(len(keys), 'key')} in {folder} begin so: {some}; expected more of one")
+    newest_first = reached(found, lambda _: None, lambda one: one[1].reason)[::-1]
+    return newest_first[0][1], _places([file for file, _ in newest_first])
+
+
+def _places(files: Sequence[Path]) -> list[Path]:
+    """Return the folder of each distinct file; the file itself where the folder holds another of them."""
+    distinct = list(dict.fromkeys(files))
+    return [
+        file if sum(other.is_relative_to(file.parent) for other in distinct) > 1 else file.parent for file in distinct
+    ]
+
+
+def _other_runs(key: str, runs: Sequence[Path]) -> list[str]:
+    """Return which run of several is shown, and how others are."""
+    if len(runs) < 2:
+        return []
+    own, *others = runs
+    more = len(others) - MOST_RUNS
+    lines = _said(f"{len(runs)} runs have this key; this is the newest, of {own}; for another one")
+    lines += [f"#   {shlex.join(['dsv4bench', 'repro', key, str(other)])}" for other in others[:MOST_RUNS]]
+    return [printable(line) for line in (*lines, *([f"#   and {more} more"] if more > 0 else []))]
 
 
 def script(record: Record) -> list[str]:

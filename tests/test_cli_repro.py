@@ -11,10 +11,11 @@ from dsv4bench.cli_repro_run import own_group, script, typed_values
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.profiling.session import open_session
 from dsv4bench.results.schema import encode
+from dsv4bench.results.store import NO_TIME_LEFT
 from dsv4bench.workloads.cells import cells
 from dsv4bench.workloads.options import prefill_options
 from tests.command_line import command_line
-from tests.results.synthetic import GPU, record, with_side, with_variant
+from tests.results.synthetic import GPU, lost, record, with_side, with_variant
 
 RUNS = [
     "--batch 1..2 --extend 4,8 --prefix 8 --kv v4,v41 --no-graph --samples 3",
@@ -186,6 +187,54 @@ def test_a_mistake_is_one_line(run, tmp_path, typed, message):
     found = run("repro", *typed.split())
     assert (found.code, found.out) == (2, "")
     assert message in found.err
+
+
+RUNS_OF_A_KEY = {
+    "folders": ({"runs/a/r.jsonl": [1], "runs/b/r.jsonl": [2], "runs/c/r.jsonl": [0]}, "b", ["a", "c"]),
+    "files-of-a-folder": (
+        {"runs/a/r.jsonl": [1], "runs/m/r.jsonl": [2], "runs/m/r-2.jsonl": [3]},
+        "m/r-2.jsonl",
+        ["m/r.jsonl", "a"],
+    ),
+    "files-below-a-folder": ({"runs/r.jsonl": [1], "runs/a/r.jsonl": [2]}, "a", ["r.jsonl"]),
+    "copies": ({"runs/a/r.jsonl": [1, 2], "runs/merged/r.jsonl": [1, 2]}, None, []),
+    "pairs-of-one-run": ({"runs/a/r.jsonl": [1, 2, 3]}, "a", []),
+}
+
+
+@pytest.mark.parametrize(("files", "shown", "others"), RUNS_OF_A_KEY.values(), ids=RUNS_OF_A_KEY)
+def test_other_runs_of_a_key_are_named(run, tmp_path, files, shown, others):
+    for name, minutes in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        made = [record(key="k1", created=f"2026-11-30T12:0{minute}:00+00:00") for minute in minutes]
+        (tmp_path / name).write_text("".join(map(encode, made)))
+    found = run("repro", "k1", "runs")
+    newest = max(minute for minutes in files.values() for minute in minutes)
+    assert f"# k1 of 2026-11-30T12:0{newest}:00" in found.out
+    said = f"# {len(others) + 1} runs have this key; this is the newest, of runs/{shown}; for another one\n"
+    commands = "".join(f"#   dsv4bench repro k1 runs/{other}\n" for other in others)
+    assert found.out.startswith(said + commands if others else "# k1 of")
+    for other in others:
+        alone = run("repro", "k1", f"runs/{other}")
+        assert (alone.code, alone.out.startswith("# k1 of")) == (0, True)
+
+
+def test_only_some_of_many_runs_are_named(run, tmp_path):
+    for number in range(9):
+        (tmp_path / f"runs/{number}").mkdir(parents=True)
+        made = record(key="k1", created=f"2026-11-30T12:0{number}:00+00:00")
+        (tmp_path / f"runs/{number}/r.jsonl").write_text(encode(made))
+    lines = run("repro", "k1", "runs").out.splitlines()
+    assert [line.split()[-1] for line in lines[1:6]] == [f"runs/{number}" for number in (7, 6, 5, 4, 3)]
+    assert lines[6] == "#   and 3 more"
+    assert run("repro", "runs/8:1").out.startswith("# k1 of")  # a line was asked for
+
+
+def test_what_a_time_limit_left_out_is_no_run(run, tmp_path):
+    left_out = lost("skipped", NO_TIME_LEFT, created="2026-11-30T13:00:00+00:00", key="k1")
+    for name, one in (("a", left_out), ("b", record(key="k1"))):
+        (tmp_path / f"{name}.jsonl").write_text(encode(one))
+    assert run("repro", "k1", ".").out.startswith("# k1 of 2026-11-30T12:01:00")
 
 
 def test_the_last_record_of_a_key_counts(run, tmp_path):
