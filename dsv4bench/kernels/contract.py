@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from dsv4bench.kernels.layout import INDEX_K, KVLayout
+from dsv4bench.units import format_count
 
 Tensors = Mapping[str, Any]
 Call = Callable[[], None]
@@ -121,12 +122,14 @@ class Tolerance:
             return None
         far = ~self._near(got, want)
         count = int(far.sum())  # counted in integers: the mean of many ones is not always one
-        if count > (1 - self.share) * got.numel():
-            worst = far.nonzero()[0].tolist()
+        allowed = int((1 - self.share) * got.numel())
+        if count > allowed:
+            first = far.nonzero()[0].tolist()
+            bound = f" by more than rtol {self.rtol:g} atol {self.atol:g}" if self.rtol or self.atol else ""
+            most = f"at most {allowed}" if allowed else "none"
             return (
-                f"{1 - count / got.numel():.6f} of {got.numel()} elements within rtol {self.rtol:g} atol {self.atol:g},"
-                f" expected {self.share:g}; first at {worst}:"
-                f" {got[tuple(worst)].item()!r}, expected {want[tuple(worst)].item()!r}"
+                f"{count} of {format_count(got.numel(), 'element')} differ{bound}, {most} expected;"
+                f" first at {first}: {got[tuple(first)].item()!r}, expected {want[tuple(first)].item()!r}"
             )
         return None if tensors is None else self.too_far(got, want, tensors)
 
