@@ -8,11 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK, output_format
+from dsv4bench.cli import FAILED, INCOMPLETE, NOTHING, OK, output_format
 from dsv4bench.cli_ab_plan import print_plan
 from dsv4bench.cli_ab_setup import Setup, Typed, set_up
-from dsv4bench.cli_prefill import exit_code, resume_command
+from dsv4bench.cli_prefill import exit_code
 from dsv4bench.cli_progress import progress
+from dsv4bench.cli_resume import tell_interrupted
 from dsv4bench.dashboards import tables
 from dsv4bench.dashboards.pr_block import pr_block
 from dsv4bench.dashboards.render import show_tables
@@ -27,7 +28,6 @@ from dsv4bench.results.record import Record
 from dsv4bench.results.store import NO_TIME_LEFT, Store, open_store, read_records, resume_store, run_directory
 from dsv4bench.results.trials import SIDES, trials
 from dsv4bench.results.verdict import Verdict, judge
-from dsv4bench.units import format_count
 from dsv4bench.workloads.memory import free_bytes, refuse_too_large
 from dsv4bench.workloads.sides import in_groups
 
@@ -134,11 +134,8 @@ def _why(stop: str, limit: str) -> list[str]:
 
 
 def _interrupted(store: Store, session: str) -> int:
-    """Say what is kept after Ctrl-C, and how to go on."""
-    kept = len(_of(read_records(store.directory).records, session))
-    _tell(f"interrupted: kept in {store.directory}: {format_count(kept, 'record')}; go on with")
-    _tell(f"  {resume_command(sys.argv[1:], store.directory)}")
-    return INTERRUPTED
+    """Say what is kept of the session after Ctrl-C, and how to go on."""
+    return tell_interrupted(store.directory, len(_of(read_records(store.directory).records, session)), "record")
 
 
 def _report(store: Store, session: str, typed: Typed, form: str) -> int:

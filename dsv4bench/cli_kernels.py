@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dsv4bench.cli import FAILED, INTERRUPTED, NOTHING, OK
+from dsv4bench.cli import FAILED, NOTHING, OK
+from dsv4bench.cli_resume import finished_before, tell_interrupted
 from dsv4bench.cli_shard import directory_of, share_words
 from dsv4bench.cli_source import SourceTree
 from dsv4bench.dashboards import tables
@@ -17,7 +18,7 @@ from dsv4bench.errors import UsageError
 from dsv4bench.profiling import kernel_recording
 from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.results.record import Record
-from dsv4bench.results.store import Store, finished_keys, read_records
+from dsv4bench.results.store import Store, read_records
 from dsv4bench.workloads.kernel_cells import KernelArguments, KernelGroup, kernel_cells
 from dsv4bench.workloads.shard import shard
 
@@ -55,7 +56,7 @@ def run_kernels(request: Request) -> int:
     src = request.src.facts() if request.src else None
     session = open_session(first.device, first.samples, first.quick, ("dsv4bench", *sys.argv[1:]), notes, src)
     session = kernel_recording.kernel_session(session, first.quick)
-    done = frozenset(finished_keys(request.resume)) if request.resume else frozenset()
+    done = finished_before(request.resume)
     with Store(directory_of("kernels", request.out, request.resume, share)) as store:
         code = _run(plan, session, store, done, request.quiet)
         return code or _show(store, plan, session, request)
@@ -90,8 +91,7 @@ def _run(plan: Sequence[KernelGroup], session: Session, store: Store, done: froz
                 for record in records:
                     store.append(record)
     except KeyboardInterrupt:
-        _tell(f"interrupted: finished kernels are kept; go on with --resume {store.directory}")
-        return INTERRUPTED
+        return tell_interrupted(store.directory, len(read_records(store.path).records))
     return OK
 
 

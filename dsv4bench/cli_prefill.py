@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -14,6 +13,7 @@ from dsv4bench import cli_dep
 from dsv4bench.cli import FAILED, INCOMPLETE, INTERRUPTED, NOTHING, OK
 from dsv4bench.cli_profile import Profiles, check_profile, profile_largest
 from dsv4bench.cli_progress import progress
+from dsv4bench.cli_resume import finished_before, resume_command, tell_interrupted
 from dsv4bench.cli_shard import directory_of, share_words
 from dsv4bench.cli_source import SourceTree
 from dsv4bench.dashboards import tables
@@ -24,10 +24,10 @@ from dsv4bench.profiling import sweep
 from dsv4bench.profiling.profile_pass import TOOLS
 from dsv4bench.profiling.session import Session, open_session
 from dsv4bench.profiling.time_limit import Deadline, deadline_ns
-from dsv4bench.results.compare import PLACE, compare, pairs, without
+from dsv4bench.results.compare import compare, pairs
 from dsv4bench.results.counts import incomplete
 from dsv4bench.results.record import Record
-from dsv4bench.results.store import NO_TIME_LEFT, Store, finished_keys, read_records
+from dsv4bench.results.store import NO_TIME_LEFT, Store, read_records
 from dsv4bench.units import format_count
 from dsv4bench.workloads.cells import Group, cells
 from dsv4bench.workloads.dry_run import as_plain, plan_notes, planned
@@ -86,7 +86,7 @@ def run_prefill(request: Request) -> int:
     refuse_small_pools(plan, free)
     if not request.quiet:
         _tell(*filter(None, [note]), *said)
-    done = _done(request.resume)
+    done = finished_before(request.resume)
     argv, src = ("dsv4bench", *sys.argv[1:]), request.src.facts() if request.src else None
     session = open_session(options.device, options.samples, options.quick, argv, options.notes, src)
     with Store(directory_of("prefill", request.out, request.resume, share)) as store:
@@ -116,15 +116,6 @@ def _rank_run(request: Request, plan: Sequence[Group], until_ns: int | None) -> 
     return cli_dep.Run(plan=plan, deadline_ns=until_ns, **{name: getattr(request, name) for name in names})
 
 
-def _done(resume: Path | None) -> frozenset[str]:
-    """Return the keys of the cells that an earlier run has finished."""
-    if resume is None:
-        return frozenset()
-    if not resume.is_dir():
-        raise UsageError(f"--resume {resume}: no such directory")
-    return frozenset(finished_keys(resume))
-
-
 def _profile(
     plan: Sequence[Group], left: Sequence[Group], session: Session, store: Store, request: Request
 ) -> Profiles:
@@ -148,18 +139,6 @@ def _run(
         for records in sweep.run(left, session, progress=report, deadline=deadline):
             for record in records:
                 store.append(replace(record, traces=list(profiles.files.get(record.key, ()))))
-
-
-def tell_interrupted(directory: Path, kept: int) -> int:
-    """Say what is kept after Ctrl-C, and how to go on; return the exit code."""
-    _tell(f"interrupted: {kept} new records are kept in {directory}; go on with")
-    _tell(f"  {resume_command(sys.argv[1:], directory)}")
-    return INTERRUPTED
-
-
-def resume_command(arguments: Sequence[str], directory: Path) -> str:
-    """Return the command that goes on with an interrupted run: the same one, with --resume in place of --out."""
-    return shlex.join(["dsv4bench", *without(arguments, PLACE), "--resume", str(directory)])
 
 
 def print_run(directory: Path, plan: Sequence[Group], session: Session, request: Request) -> int:

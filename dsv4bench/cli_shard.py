@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dsv4bench.results.shard_folders import begun_directory, begun_shard, new_shard
-from dsv4bench.results.store import new_directory, run_directory
+from dsv4bench.results.shard_folders import begun_shard, new_shard
+from dsv4bench.results.store import begun_directory, new_directory, run_directory
 from dsv4bench.units import format_count
 from dsv4bench.workloads.shard import Shard
 

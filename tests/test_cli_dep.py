@@ -86,7 +86,7 @@ def test_ctrl_c_tells_of_new_records_alone(run, monkeypatch, tmp_path):
     found = run("--dep", "1", "--no-graph", "--batch", "1,2", "--resume", "out")
     assert (found.code, found.err.splitlines()[0]) == (
         130,
-        "interrupted: 0 new records are kept in out; go on with",
+        "interrupted: kept in out: 0 new records; go on with",
     )
 
 

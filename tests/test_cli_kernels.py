@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from itertools import combinations
@@ -108,6 +109,7 @@ def test_plot_draws_the_kernels_of_a_run(run, monkeypatch, capsys):
         (("dequnt",), "no kernel 'dequnt' (did you mean 'dequant'?)"),
         (("dequant", "--provider", "slang"), "--provider slang: not known (did you mean 'sglang'?)"),
         (("dequant", "--out", "a", "--resume", "b"), "--out a: --resume b already says"),
+        (("dequant", "--resume", "nowhere"), "--resume nowhere: no such directory"),
         (("dequant", "--src", "missing"), "--src missing: no such directory"),
         (("dequant", "--once"), "--once: "),
         (("dequant", "--ncu-report", "missing"), "--ncu-report missing: no such file"),
@@ -165,14 +167,23 @@ def test_exit_codes(records, code):
 
 
 def test_ctrl_c_keeps_what_is_finished(run, monkeypatch):
-    def interrupted(*_):
+    """What is kept, where, and the command that goes on, which then measures the rest."""
+    honest = cli_kernels.kernel_recording.run
+    typed = ("rms_norm", "--case", "width 512", "--rows", "2,3", "--provider", "torch")
+
+    def interrupted(*given):
+        yield next(honest(*given))
         raise KeyboardInterrupt
-        yield
 
     monkeypatch.setattr(cli_kernels.kernel_recording, "run", interrupted)
-    found = run(*ONE, "--out", "here")
-    assert found.code == 130
-    assert "go on with --resume here" in found.err
+    found = run(*typed, "--out", "here")
+    assert (found.code, found.out) == (130, "")
+    told, command = found.err.splitlines()[-2:]
+    assert told == "interrupted: kept in here: 1 new record; go on with"
+    assert command == f"  dsv4bench kernels {shlex.join(typed)} --device cpu --resume here"
+    monkeypatch.setattr(cli_kernels.kernel_recording, "run", honest)
+    assert run(*shlex.split(command)[2:]).code == 0
+    assert len(read_records(Path("here")).records) == 2
 
 
 # digests

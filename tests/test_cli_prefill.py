@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dsv4bench.cli_prefill import exit_code, resume_command
+from dsv4bench.cli_prefill import exit_code
+from dsv4bench.cli_resume import resume_command
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.results.store import Store, read_records
@@ -293,7 +294,7 @@ def test_ctrl_c_prints_the_command_that_goes_on(run, tmp_path, config, pretended
     found = run("--no-graph", "--batch", "1,2", "--out", "run")
     assert (found.code, found.out) == (130, "")
     assert found.err.splitlines()[-2:] == [
-        "interrupted: 3 new records are kept in run; go on with",
+        "interrupted: kept in run: 3 new records; go on with",
         f"  dsv4bench prefill --geometry {config} {' '.join(QUICK)} --no-graph --batch 1,2 --resume run",
     ]
     assert len(read_records(tmp_path / "run").records) == 3
@@ -374,7 +375,7 @@ def test_ctrl_c_keeps_what_is_finished_and_its_command_goes_on(config, tmp_path,
     assert "Traceback" not in err
     *progress, told, command = err.splitlines()
     before = kept(folder)
-    assert told == f"interrupted: {before} new records are kept in {folder}; go on with"
+    assert told == f"interrupted: kept in {folder}: {before} new records; go on with"
     assert len(progress) <= 6
     assert 2 <= before < 12
 

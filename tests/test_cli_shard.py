@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dsv4bench.cli_prefill import resume_command
+from dsv4bench.cli_resume import resume_command
 from dsv4bench.profiling import kernel_recording, sweep
 from dsv4bench.profiling.recording import unmeasured
 from dsv4bench.results.compare import without_place

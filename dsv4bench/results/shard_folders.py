@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from dsv4bench.errors import UsageError
-from dsv4bench.results.store import new_directory, record_files
+from dsv4bench.results.store import begun_directory, new_directory, record_files
 
 NAME = re.compile(r"shard-[0-9]+-of-([0-9]+)")
 
@@ -36,13 +36,6 @@ def new_shard(out: Path, number: int, count: int) -> Path:
                 " name a new one)"
             )
     return new_directory(folder)
-
-
-def begun_directory(directory: Path) -> Path:
-    """Return the folder of a run that has begun; UsageError where it is missing."""
-    if not directory.is_dir():
-        raise UsageError(f"--resume {directory}: no such directory")
-    return directory
 
 
 def begun_shard(directory: Path, number: int, count: int) -> Path:

@@ -47,11 +47,16 @@ def new_directory(out: Path) -> Path:
     return out
 
 
+def begun_directory(directory: Path) -> Path:
+    """Return the folder of a run that has begun; UsageError where it is missing."""
+    if not directory.is_dir():
+        raise UsageError(f"--resume {directory}: no such directory")
+    return directory
+
+
 def resume_store(out: Path) -> Store:
     """Open a directory of an earlier run and make a new file for this process in it."""
-    if not out.is_dir():
-        raise UsageError(f"--resume {out}: no such directory")
-    return Store(out)
+    return Store(begun_directory(out))
 
 
 class Store:
