@@ -128,7 +128,7 @@ def _new_file(directory: Path) -> tuple[Path, int]:
     start = f"records-{datetime.now(UTC).strftime(TIME_FORMAT)}-{os.getpid()}"
     repeat = 1
     while True:
-        path = directory / f"{start}{f'-{repeat}' if repeat > 1 else ''}.jsonl"
+        path = directory / f"{start}{f'_{repeat:03}' if repeat > 1 else ''}.jsonl"  # sorted, they are in order
         try:
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
             _flush_directory(directory)

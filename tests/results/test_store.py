@@ -67,6 +67,15 @@ def test_a_second_process_writes_a_file_of_its_own(tmp_path):
     assert finished_keys(tmp_path) == {"old", "newer", "newest"}
 
 
+def test_files_made_within_one_second_are_read_in_the_order_of_their_making(tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "TIME_FORMAT", "then")
+    names = [f"{number:02}" for number in range(12)]
+    for name in names:
+        with resume_store(tmp_path) as store:
+            store.append(record(key=name, created="2026-01-01"))
+    assert keys(read_records(tmp_path)) == names
+
+
 def test_files_of_runs_below_a_directory_are_read(tmp_path):
     for name in ("b", "a"):
         with open_store(tmp_path / name) as store:
