@@ -10,6 +10,7 @@ from dsv4bench.dashboards.cells import mode_text
 from dsv4bench.dashboards.markdown import code, prose
 from dsv4bench.dashboards.trial_cells import side_records
 from dsv4bench.results.record import Record
+from dsv4bench.results.trials import SIDES
 from dsv4bench.results.verdict import Verdict
 from dsv4bench.units import format_count
 
@@ -37,13 +38,24 @@ def first_line(verdicts: Sequence[Verdict]) -> str:
 
 
 def difference_lines(same: Sequence[Verdict]) -> list[str]:
-    """Return what both sides of a set say differently of their source, environment and providers, a point each."""
-    trial = next((one.trial for one in same if one.trial.a and one.trial.b), None)
-    if trial is None or trial.a is None or trial.b is None:
+    """Return what both sides of a set say differently of their source, environment and providers, a point each.
+
+    Of a side of which no cell ran nobody knows who runs its kernels: a point says which provider was asked for.
+    """
+    pairs = [found for one in same if len(found := side_records(one.trial)) == len(SIDES)]
+    if not pairs:
         return []
-    a, b = (_subject(record) for record in (trial.a, trial.b))
+    pair = max(pairs, key=lambda found: sum(map(_ran, found)))
+    silent = [one for one in zip(same[0].trial.sides, pair, strict=True) if not _ran(one[1])]
+    a, b = (_subject(record) | ({} if silent else _runners(record)) for record in pair)
     names = [name for name in {**a, **b} if a.get(name) != b.get(name)]
-    return [f"- {prose(name)}: {a.get(name) or '-'} -> {b.get(name) or '-'}" for name in names]
+    lines = [f"- {prose(name)}: {a.get(name) or '-'} -> {b.get(name) or '-'}" for name in names]
+    return lines + [_asked_for(*one) for one in silent if len(silent) < len(SIDES)]
+
+
+def _asked_for(side: str, record: Record) -> str:
+    provider = code(str(record.variant.get("provider")))
+    return f"- kernels of {code(side)}: by whom is not known, no cell of it ran to its end; {provider} was asked for"
 
 
 def facts(record: Record) -> dict[str, str]:
@@ -56,12 +68,21 @@ def facts(record: Record) -> dict[str, str]:
 
 
 def _subject(record: Record) -> dict[str, str]:
-    """Return what may differ between the sides, as markdown: source trees whole, other facts, who runs each kernel."""
+    """Return what may differ between the sides, as markdown: source trees whole, and other facts."""
     found = {"source tree": _tree(record.environment.get("src")), "code of dsv4bench": _state(record.environment)}
-    found |= {
+    return found | {
         name: code(text) for name, text in facts(record).items() if not name.startswith("src.") and name not in SAID
     }
-    return found | {f"{kernel} by": code(provider) for kernel, provider in record.providers.items()}
+
+
+def _ran(record: Record) -> bool:
+    """Return whether a cell ran to its end, so that its providers are all that it calls."""
+    return record.status in ("ok", "wrong")
+
+
+def _runners(record: Record) -> dict[str, str]:
+    """Return who runs each kernel, as markdown."""
+    return {f"{kernel} by": code(provider) for kernel, provider in record.providers.items()}
 
 
 def _distinct(records: Iterable[Record], text: Callable[[Record], str]) -> str:

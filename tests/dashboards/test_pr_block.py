@@ -55,6 +55,33 @@ def test_the_same_records_give_the_same_bytes_whenever_they_were_written(name):
     assert pr_block(list(later.values()), moved, ()) == pr_block(records, verdicts, ())
 
 
+OWN = ("provider=triton", "provider=own.py:fn")
+RAN = {"dequant": "triton", "rope": "triton"}
+SILENT = "by whom is not known, no cell of it ran to its end; `own.py:fn` was asked for"
+
+
+@pytest.mark.parametrize(
+    ("of_b", "said"),
+    [
+        ([("failed", {})], [f"- kernels of `provider=own.py:fn`: {SILENT}"]),
+        ([("failed", {"dequant": "own.py:fn"})], [f"- kernels of `provider=own.py:fn`: {SILENT}"]),
+        ([("failed", {}), ("ok", RAN | {"rope": "torch"})], ["- rope by: `triton` -> `torch`"]),
+        ([("ok", RAN)], []),
+    ],
+    ids=["none-ran", "none-ran-to-its-end", "one-ran", "alike"],
+)
+def test_who_runs_the_kernels_of_a_side_that_never_ran_is_not_guessed(of_b, said):
+    cells = []
+    for number, (status, providers) in enumerate(of_b):
+        batch = 2**number
+        b = record(batch) if status == "ok" else lost(status, "a reason", batch=batch)
+        b = replace(with_variant(b, provider="own.py:fn"), providers=providers)
+        both = replace(record(batch), providers=RAN), b
+        cells += [with_side(one, side, OWN) for one, side in zip(both, "ab", strict=True)]
+    lines = block(cells).splitlines()
+    assert [line for line in lines if " by: " in line or "kernels of" in line] == said
+
+
 def of_every_kind():
     """Two sessions and an A/A: eager, in a graph, in fresh processes, one of which is wrong and one was run again."""
     switched = [
