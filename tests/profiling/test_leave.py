@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from dsv4bench.profiling.rank_traces import free_port
-from tests.command_line import tiny_config
+from dsv4bench.profiling.profile_pass import Job
+from dsv4bench.workloads.options import PrefillArguments
 from tests.source_tree import ROOT
 
 TELLS = """
@@ -71,12 +71,24 @@ def test_an_end_is_pythons_own_without_taking_python_apart(python, end, code, sa
         assert done.stderr.endswith(said)
 
 
-def test_no_rank_takes_python_apart(python, tmp_path):
-    """A rank that somebody else has started, the one that records its traces, and those that our launcher starts."""
-    lengths = ("--geometry", str(tiny_config(tmp_path)), "--extend", "4", "--prefix", "60", "--batch", "1", "--quick")
-    words = ("-m", "dsv4bench", "prefill", *lengths, "--no-graph", "--reuse", "on", "--dep", "1", "--out")
-    place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
-    done, apart = python(*words, str(tmp_path / "1"), "--profile", "torch", **place, MASTER_PORT=str(free_port()))
-    assert (done.returncode, apart) == (0, set()), done.stderr
-    done, apart = python(*words, str(tmp_path / "2"))
-    assert (done.returncode, apart) == (0, {"dsv4bench"}), done.stderr
+PLACE = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["dsv4bench", "prefill", "--batch", "0"], 2),
+        (["dsv4bench.cli_dep_rank", "1", "{}"], 1),
+        (["dsv4bench.profiling.profile_pass", Job(PrefillArguments(device="cpu", batch="0"), 0, 0, "torch").text()], 1),
+    ],
+    ids=["of a launcher's", "of ours", "that records a trace"],
+)
+def test_no_rank_takes_python_apart(python, words, code):
+    """As soon as its first slip, for that is the end of all."""
+    done, apart = python("-m", *words, **PLACE)
+    assert (done.returncode, apart) == (code, set()), done.stderr
+
+
+def test_a_command_that_is_no_rank_ends_as_python_does(python):
+    done, apart = python("-m", "dsv4bench", "prefill", "--batch", "0")
+    assert (done.returncode, apart) == (2, {"dsv4bench"})
