@@ -35,6 +35,13 @@ NOTES = (
     "slowest: the share of samples in which the rank was the last one",
     "skew: how much longer the slowest rank took than the median rank, idle ranks apart",
 )
+# of ranks that begin samples apart: no step was as long as the longest of them, and none was late for another
+FREE_NOTES = (
+    "step: of the n-th samples of all ranks, taken at no common time, the longest of each forward, summed over"
+    " forwards; then the median",
+    "slowest: the share of samples of which the rank's was the longest",
+    "skew: how much longer the longest sample was than that of the median rank, idle ranks apart",
+)
 
 
 def rank_tables(compared: Sequence[Pair]) -> list[Table]:
@@ -60,8 +67,9 @@ def _rank_table(same: Sequence[Pair]) -> Table:
     rows = [row for pair, sides in times for row in _rank_rows(pair, sides, scale, mode, text)]
     lines = (*rows_notes(records), *mode_notes(records), *notes_of(records))
     title = heading(f"Ranks, {sides_title(same)}", same[0].any)
+    notes = FREE_NOTES if same[0].any.variant.get("align") == "free" else NOTES
     live = [LIVE_NOTE] if any(rank_rows(pair.any) for pair in same) else []
-    return Table(title, columns, tuple(rows), (settings(same[0].any), *live, *NOTES, *lines))
+    return Table(title, columns, tuple(rows), (settings(same[0].any), *live, *notes, *lines))
 
 
 def _dealt(record: Record) -> bool:

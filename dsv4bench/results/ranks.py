@@ -25,8 +25,9 @@ class RankTimes:
 
 
 def rank_times(samples_ns: Sequence[Sequence[int]], rows: Sequence[int] | None = None) -> RankTimes:
-    """Summarise the samples of each rank; sample i of every rank belongs to the same step.
+    """Summarise the samples of each rank; sample i of every rank is held against the others.
 
+    It is of the same step, or of ranks that begin samples apart as many steps behind the last time that they met.
     `rows` are the live rows of each rank: one without any is idle. Where they are not known (records from before they
     were kept), a rank whose samples are all 0 is.
 

@@ -293,6 +293,17 @@ def test_ranks_are_shown_with_their_maximum_and_skew():
     assert named(sweep(), "Ranks") == []
 
 
+def test_free_ranks_are_not_said_to_have_waited_for_each_other():
+    (table,) = named([with_variant(one, dep=2, align="free") for one in dealt()], "Ranks")
+    meaning = {note.split(":")[0]: note for note in table.notes}
+    assert meaning["step"].startswith("step: of the n-th samples of all ranks, taken at no common time, the longest")
+    assert "longest" in meaning["slowest"]
+    assert not [note for note in table.notes if "last one" in note or "in each sample" in note]
+    (aligned,) = named([with_variant(one, dep=2) for one in dealt()], "Ranks")
+    assert "slowest: the share of samples in which the rank was the last one" in aligned.notes
+    assert [row[3:] for row in table.rows] == [row[3:] for row in aligned.rows]
+
+
 def test_one_rank_has_no_table_of_ranks():
     alone = [replace(one, ranks=1, rank_samples_ns=one.rank_samples_ns[:1]) for one in dealt()]
     assert named(alone, "Ranks") == []
