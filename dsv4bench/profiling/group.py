@@ -91,7 +91,7 @@ class GroupRun:
         return False
 
     @property
-    def _ranks(self) -> Ranks:
+    def _ranks(self) -> Ranks | Alone:
         return Alone()
 
     def strands(self, error: Exception) -> bool:

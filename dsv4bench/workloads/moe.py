@@ -59,7 +59,7 @@ class Ranks(Protocol):
 
 
 class Alone:
-    """The only rank there is, which exchanges nothing; of a larger `size` it holds a share of the experts."""
+    """The only rank there is, which has nobody to exchange rows with; of a larger `size` it is a share to be sized."""
 
     rank = 0
 
@@ -70,25 +70,20 @@ class Alone:
         """Return what this rank tells itself."""
         return [value]
 
-    def all_gather_rows(self, out: torch.Tensor, rows: torch.Tensor) -> None:
-        """Copy the rows."""
-        out.copy_(rows)
-
-    def reduce_scatter_rows(self, out: torch.Tensor, rows: torch.Tensor) -> None:
-        """Copy the rows."""
-        out.copy_(rows)
-
-    def all_reduce(self, rows: torch.Tensor) -> None:
-        """Leave the only rank's rows as they are."""
-
 
 class Moe:
     """The stand-in of one rank: its buffers for steps of up to `most_rows` rows a rank, and its experts or None."""
 
     def __init__(
-        self, geometry: Geometry, experts: ExpertWeights | None, ranks: Ranks, most_rows: int, device: torch.device
+        self,
+        geometry: Geometry,
+        experts: ExpertWeights | None,
+        ranks: Ranks | Alone,
+        most_rows: int,
+        device: torch.device,
     ) -> None:
         self.ranks = ranks
+        self._others = None if isinstance(ranks, Alone) or ranks.size == 1 else ranks
         self.experts = experts
         self.counts: list[int] = []  # the live rows of every rank in the loaded forward
         i32 = torch.int32
@@ -140,9 +135,9 @@ class Moe:
         if rows:
             eps, weight = step.geometry.eps, self.norm_weight
             ops.run(kind, "moe_norm", "rms_norm", x=residual, weight=weight, eps=eps, out=x)
-        whole = x if self.ranks.size == 1 else self._gather(ops, kind, x, padded)
+        whole = x if self._others is None else self._gather(self._others, ops, kind, x, padded)
         made = whole if self.experts is None else self._routed(ops, kind, whole, self.experts, padded)
-        back = made if self.ranks.size == 1 else self._return(ops, kind, made, rows, padded)
+        back = made if self._others is None else self._return(self._others, ops, kind, made, rows, padded)
         if not rows:
             return
         with ops.within(kind, "moe_add"):
@@ -150,30 +145,29 @@ class Moe:
         if self.experts is not None:
             self._shared(ops, kind, x, self.experts)
 
-    def _gather(self, ops: Ops, kind: LayerKind, x: torch.Tensor, padded: bool) -> torch.Tensor:
+    def _gather(self, ranks: Ranks, ops: Ops, kind: LayerKind, x: torch.Tensor, padded: bool) -> torch.Tensor:
         with ops.within(kind, GATHER):
             if padded:
-                whole = self.gathered[: self.ranks.size * len(x)]
-                ops.collective("all_gather_rows", partial(self.ranks.all_gather_rows, whole, x), out=whole, rows=x)
+                whole = self.gathered[: ranks.size * len(x)]
+                ops.collective("all_gather_rows", partial(ranks.all_gather_rows, whole, x), out=whole, rows=x)
                 return whole
             whole = self.gathered[: sum(self.counts)].zero_()
             self.own(whole).copy_(x)
-            self._all_reduce(ops, whole)
+            _all_reduce(ranks, ops, whole)
             return whole
 
-    def _return(self, ops: Ops, kind: LayerKind, made: torch.Tensor, rows: int, padded: bool) -> torch.Tensor:
+    def _return(
+        self, ranks: Ranks, ops: Ops, kind: LayerKind, made: torch.Tensor, rows: int, padded: bool
+    ) -> torch.Tensor:
         back = self.returned[:rows]
         with ops.within(kind, RETURN):
             if padded:
-                call = partial(self.ranks.reduce_scatter_rows, back, made)
+                call = partial(ranks.reduce_scatter_rows, back, made)
                 ops.collective("reduce_scatter_rows", call, out=back, rows=made)
             else:
-                self._all_reduce(ops, made)
+                _all_reduce(ranks, ops, made)
                 back.copy_(self.own(made))
         return back
-
-    def _all_reduce(self, ops: Ops, rows: torch.Tensor) -> None:
-        ops.collective("all_reduce", partial(self.ranks.all_reduce, rows), out=rows, rows=rows)
 
     def _routed(
         self, ops: Ops, kind: LayerKind, whole: torch.Tensor, experts: ExpertWeights, padded: bool
@@ -194,7 +188,13 @@ class Moe:
             self.added[: len(x)].addmm_(swiglu(x @ experts.shared_gate_up), experts.shared_down)
 
 
-def make_moe(geometry: Geometry, variant: Variant, ranks: Ranks, most_rows: int, device: torch.device) -> Moe | None:
+def _all_reduce(ranks: Ranks, ops: Ops, rows: torch.Tensor) -> None:
+    ops.collective("all_reduce", partial(ranks.all_reduce, rows), out=rows, rows=rows)
+
+
+def make_moe(
+    geometry: Geometry, variant: Variant, ranks: Ranks | Alone, most_rows: int, device: torch.device
+) -> Moe | None:
     """Allocate the stand-in that `variant` asks for, its experts not drawn; None for `--moe off`."""
     if variant.moe == "off":
         return None
@@ -216,7 +216,7 @@ def moe_bytes(geometry: Geometry, variant: Variant, ranks: int, most_rows: int) 
     return made.bytes + assigned * 2 * (geometry.hidden + geometry.expert_width) * BF16.itemsize
 
 
-def stand_in(model: Model, variant: Variant, ranks: Ranks, plan: Plan) -> Moe | None:
+def stand_in(model: Model, variant: Variant, ranks: Ranks | Alone, plan: Plan) -> Moe | None:
     """Make the stand-in for the forwards of `plan`, of all ranks, with experts drawn from the model's seed."""
     most_rows = max(batch.rows for forwards in plan for batch in forwards)
     made = make_moe(model.geometry, variant, ranks, most_rows, model.device)
