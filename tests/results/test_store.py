@@ -127,7 +127,7 @@ def test_a_name_that_another_machine_took_first_is_left_to_it(tmp_path, monkeypa
     with open_store(tmp_path / "run") as store:
         store.append(record(key="ours"))
     assert taken[0].read_text() == "theirs"
-    assert store.path.stem == f"{taken[0].stem}-2"
+    assert store.path.stem == f"{taken[0].stem}_002"
 
 
 @pytest.mark.parametrize("cut", [1, 10, 200], ids=lambda cut: f"{cut}-bytes-short")
