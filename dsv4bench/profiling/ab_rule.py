@@ -9,10 +9,9 @@ from time import monotonic_ns
 
 from dsv4bench.profiling.timing import StopRule
 from dsv4bench.results.min_effect import MinEffect
-from dsv4bench.results.stats import CONFIDENCE
 from dsv4bench.results.trials import PairOfSamples, merged
-from dsv4bench.results.verdict import NARROW_SHARE
-from dsv4bench.results.verdict_stats import log_ratios, medians_ns, pair_interval
+from dsv4bench.results.verdict import narrow
+from dsv4bench.results.verdict_stats import medians_ns, pair_interval, ratio_interval
 
 # why sampling ended
 ALL_PAIRS, NARROW, TIME_LIMIT, CELL_LIMIT = "all pairs", "narrow enough", "time limit", "time of a cell"
@@ -112,15 +111,13 @@ class PairsRule(StopRule):
         blocks = range(0, len(periods[0]), self.block)
         sides = zip(periods[::2], periods[1::2], strict=False)  # a cell that ended leaves its neighbour over
         pairs = [merged([_block(a, b, start, self.block) for start in blocks]) for a, b in sides]
-        return all(narrow(one, self.min_effect) for one in pairs)
+        return all(known(one, self.min_effect) for one in pairs)
 
 
-def narrow(pairs: Sequence[PairOfSamples], effect: MinEffect) -> bool:
-    """Return whether the interval of B against A is so narrow that more pairs would hardly help, wherever it lies."""
+def known(pairs: Sequence[PairOfSamples], effect: MinEffect) -> bool:
+    """Return whether the difference of B from A is known well enough, as the verdict on these pairs will see it."""
     a, b = medians_ns(pairs)
-    interval = pair_interval(b - a) if effect.relative is None else pair_interval(log_ratios(pairs))
-    least = effect.absolute_ns if effect.relative is None else effect.relative
-    return interval.confidence >= CONFIDENCE and interval.half_width <= NARROW_SHARE * (least or 0)
+    return narrow(pair_interval(b - a) if effect.relative is None else ratio_interval(pairs), effect)
 
 
 def _looks(pairs: int, least_pairs: int) -> bool:

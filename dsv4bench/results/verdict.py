@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import numpy as np
-
 from dsv4bench.results.compare import NOT_RESOLVABLE, predicted_difference_ns
 from dsv4bench.results.compressor_gain import compressor_gain
 from dsv4bench.results.cycles import clock_objection
@@ -22,9 +20,11 @@ from dsv4bench.results.verdict_stats import (
     FEWEST_PAIRS,
     holm,
     least_p,
+    log_ratios,
     medians_ns,
     pair_interval,
     pairs_needed,
+    ratio_interval,
     signed_rank_p,
 )
 from dsv4bench.units import format_count, format_ns, format_percent
@@ -70,9 +70,15 @@ class Verdict:
     @property
     def narrow_enough(self) -> bool:
         """Whether the interval is so narrow that more pairs would hardly help, wherever it lies."""
-        if self.ratio is None or self.difference_ns is None or self.ratio.confidence < CONFIDENCE:
-            return False
-        return _width(self) <= NARROW_SHARE
+        return self.ratio is not None and narrow(_measure(self)[0], self.min_effect)
+
+
+def narrow(interval: Interval, effect: MinEffect) -> bool:
+    """Return whether an interval is so narrow that more pairs would hardly help, wherever it lies.
+
+    It is that of the difference in nanoseconds where the least effect is a time, else that of the ratio.
+    """
+    return interval.confidence >= CONFIDENCE and _width(interval, effect) <= NARROW_SHARE
 
 
 def judge(trials: Iterable[Trial], alpha: float = ALPHA) -> list[Verdict]:
@@ -98,8 +104,6 @@ def _seen(trial: Trial) -> Verdict:
     if not trial.pairs:
         return Verdict(trial, None, _why_none(trial), 0, min_effect=effect)
     a, b = medians_ns(trial.pairs)
-    logs = np.log(b / a)
-    ratio = pair_interval(logs)
     return Verdict(
         trial,
         None,
@@ -107,10 +111,10 @@ def _seen(trial: Trial) -> Verdict:
         len(trial.pairs),
         a_ns=median_interval([sample for pair in trial.pairs for sample in pair.a_ns]),
         b_ns=median_interval([sample for pair in trial.pairs for sample in pair.b_ns]),
-        ratio=Interval(math.exp(ratio.value), math.exp(ratio.low), math.exp(ratio.high), ratio.confidence),
+        ratio=ratio_interval(trial.pairs),
         difference_ns=pair_interval(b - a),
         predicted_ns=_predicted_ns(trial),
-        p=signed_rank_p(logs),
+        p=signed_rank_p(log_ratios(trial.pairs)),
         min_effect=effect,
     )
 
@@ -172,7 +176,8 @@ def _too_wide(one: Verdict) -> str:
     effect, change = one.min_effect.text, _change(one)
     if one.narrow_enough:
         return f"the change, {change}, is too near the least effect of {effect} to be told from it"
-    pairs = math.ceil(_taken(one.trial) * (_width(one) / NARROW_SHARE) ** 2)
+    wider = _width(_measure(one)[0], one.min_effect) / NARROW_SHARE
+    pairs = math.ceil(_taken(one.trial) * wider**2)
     return f"the change, {change}, is too uncertain for a least effect of {effect}; about {pairs} pairs would do"
 
 
@@ -197,10 +202,12 @@ def _measure(one: Verdict) -> tuple[Interval, float, float]:
     return one.ratio, 1 / most, most
 
 
-def _width(one: Verdict) -> float:
-    """Return the half width of the interval as a share of the least effect."""
-    interval, _, most = _measure(one)
-    return interval.half_width / max(most - (0 if one.min_effect.absolute_ns else 1), 1e-12)
+def _width(interval: Interval, effect: MinEffect) -> float:
+    """Return the half width of an interval as a share of the least effect; of a ratio that of its logarithm."""
+    if effect.absolute_ns is not None:
+        return interval.half_width / effect.absolute_ns
+    half_width = math.log(max(interval.high / interval.value, interval.value / interval.low))
+    return half_width / max(effect.relative or 0.0, 1e-12)
 
 
 def _change(one: Verdict) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from statistics import median
@@ -49,6 +50,12 @@ def pair_interval(values: ArrayLike) -> Interval:
         return Interval(middle, float(ordered[0]), float(ordered[-1]), 1 - least_p(count))
     low, high = _lower_bound(ordered, sums), -_lower_bound(-ordered[::-1], -sums[::-1])
     return Interval(middle, low, high, CONFIDENCE)
+
+
+def ratio_interval(pairs: Sequence[PairOfSamples]) -> Interval:
+    """Return the estimate of the ratio B / A with its 95 % interval, from the logarithms of the pairs' ratios."""
+    found = pair_interval(log_ratios(pairs))
+    return Interval(math.exp(found.value), math.exp(found.low), math.exp(found.high), found.confidence)
 
 
 def signed_rank_p(values: ArrayLike) -> float:
@@ -131,7 +138,7 @@ def _share_at_most(bound: float, table: Floats) -> float:
     return np.count_nonzero(twice >= len(table) * (len(table) + 1) // 2) / len(twice)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)  # a minute of short steps is looked at with about 20 numbers of pairs, cell after cell
 def _resamples(count: int) -> tuple[Counts, Counts]:
     """Return how often each value is in each resample [values, resamples], and how often the first i are [i, ...]."""
     size = max(500, RESAMPLED_VALUES // count)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dsv4bench.profiling.ab_rule import ALL_PAIRS, CELL_LIMIT, NARROW, TIME_LIMIT, Budget, PairsRule, narrow
+from dsv4bench.profiling.ab_rule import ALL_PAIRS, CELL_LIMIT, NARROW, TIME_LIMIT, Budget, PairsRule, known
 from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.trials import PairOfSamples
 
@@ -93,12 +93,12 @@ def test_narrow_is_half_of_the_least_effect_wherever_the_interval_lies(effect, i
     for middle_ns in (1_000_000, 700_000, 1_400_000):
         share = middle_ns // 1_000_000 or 1
         pairs = [PairOfSamples((1_000_000,), (middle_ns + off * share,)) for off in (-900, 900) * 6]
-        assert narrow(pairs, effect) is is_narrow
+        assert known(pairs, effect) is is_narrow
 
 
 def test_fewer_pairs_than_an_interval_needs_are_never_narrow():
-    assert not narrow([PairOfSamples((100,), (100,))] * 5, HALF_PERCENT)
-    assert narrow([PairOfSamples((100,), (100,))] * 6, HALF_PERCENT)
+    assert not known([PairOfSamples((100,), (100,))] * 5, HALF_PERCENT)
+    assert known([PairOfSamples((100,), (100,))] * 6, HALF_PERCENT)
 
 
 # time

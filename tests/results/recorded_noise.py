@@ -4,8 +4,8 @@ Cells of a group that were timed by turns share one timeline: their samples in t
 as the logarithm of its ratio to the median of its own cell. The running median over 5 samples is the timeline's level
 (drifts, and steps as of a clock at its power limit); what is left of it is scatter, with its outliers. A simulated
 series is the recorded level from a random sample on, followed by another such stretch where it ends (one more step),
-plus scatter drawn with replacement. A and B take their samples from one series in the order A B B A A B ..., as in one
-process of `dsv4bench ab`: a drift meets both, an outlier one of them.
+plus scatter drawn with replacement, without end. Who takes samples of A and B by turns from one series, as one process
+of `dsv4bench ab` does, has a drift in both and an outlier in one of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import numpy as np
 from dsv4bench.results.store import read_records
 
 ROOT = Path(__file__).parents[2] / "results"
-RUNS = ("h200-default", "h200-graph-forms", "h200-compressor")
+RUNS = ("h200-default", "h200-graph-forms", "h200-compressor", "h200-ab-floor", "h200-ab-compressor-v4")
 WINDOW = 5
+LEAST_SAMPLES = 6  # of all cells of a group together: fewer say nothing of drifts
 
 
 @dataclass(frozen=True)
@@ -38,21 +39,12 @@ class Noise:
     mhz: np.ndarray
     host_bound: bool
 
-    def sides(self, count, rng):
-        """Return `count` samples of each side in nanoseconds, as floats, taken by turns."""
-        rounds = np.exp(self._series(2 * count, rng)).reshape(count, 2) * self.step_ns
-        rounds[1::2] = rounds[1::2, ::-1]
-        return rounds[:, 0], rounds[:, 1]
-
-    def clocks(self, count, rng):
-        """Return a clock reading for each sample of a side."""
-        return rng.choice(self.mhz, count)
-
-    def _series(self, count, rng):
-        starts = rng.integers(0, len(self.level), size=count)
-        ends = np.cumsum(len(self.level) - starts)
-        level = np.concatenate([self.level[start:] for start in starts[: np.searchsorted(ends, count) + 1]])
-        return level[:count] + rng.choice(self.scatter, count)
+    def steps(self, rng):
+        """Yield the nanoseconds of one step after another, as floats, each with a reading of the SM clock in MHz."""
+        while True:
+            level = self.level[rng.integers(len(self.level)) :]
+            times = np.exp(level + rng.choice(self.scatter, len(level))) * self.step_ns
+            yield from zip(times.tolist(), rng.choice(self.mhz, len(level)).tolist(), strict=True)
 
 
 @cache
@@ -63,7 +55,8 @@ def recorded():
         for record in read_records(ROOT / run).records:
             if record.status == "ok":
                 groups.setdefault((run, record.group, bool(record.variant["graph"])), []).append(record)
-    return [_noise(run, graph, records) for (run, _, graph), records in groups.items()]
+    noises = [_noise(run, graph, records) for (run, _, graph), records in groups.items()]
+    return [noise for noise in noises if len(noise.level) >= LEAST_SAMPLES]
 
 
 def _noise(run, graph, records):

@@ -73,7 +73,7 @@ def test_an_interval_that_is_too_wide_says_how_many_pairs_would_do():
 def test_pairs_that_were_merged_are_counted_as_they_were_taken():
     one = trial(around(-5_000, [10 * offset for offset in STEADY]))
     merged = replace(one, pairs=tuple(PairOfSamples(pair.a_ns * 8, pair.b_ns * 8) for pair in one.pairs))
-    assert said(merged)[1].endswith("about 289 pairs would do")  # eight times as many as above
+    assert said(merged)[1].endswith("about 292 pairs would do")  # eight times as many as above
 
 
 @pytest.mark.parametrize(
@@ -205,6 +205,14 @@ def test_an_interval_is_narrow_enough_at_half_of_the_least_effect(scatter, narro
     assert one.narrow_enough is narrow is (one.ratio.half_width <= 0.0025)
     assert not judge([trial(around(0)[:5])])[0].narrow_enough
     assert not judge([Trial(None, record(ab=one.trial.b.ab), (), ONE_PROCESS, False)])[0].narrow_enough
+
+
+@pytest.mark.parametrize(("scatter", "narrow"), [(4, True), (6, False)])
+@pytest.mark.parametrize("times", [0.5, 1, 2])
+def test_the_interval_of_a_ratio_is_as_narrow_wherever_it_lies(times, scatter, narrow):
+    one = trial([scatter * 100 * offset for offset in STEADY])
+    moved = tuple(PairOfSamples(pair.a_ns, (round(pair.b_ns[0] * times),)) for pair in one.pairs)
+    assert judge([replace(one, pairs=moved)])[0].narrow_enough is narrow
 
 
 # what must hold of any pairs: A's samples, and how many parts in a million B takes more
