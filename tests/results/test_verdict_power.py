@@ -199,4 +199,10 @@ def test_a_graph_that_waits_for_the_host_says_that_it_cannot_tell(simulated):
     assert len(noisy) >= 10
     told = [one.reason for one in noisy if one.word == "INCONCLUSIVE"]
     assert len(told) >= 0.9 * len(noisy)
-    assert all(reason.endswith("pairs would do") for reason in told)
+    assert all(reason.endswith(("pairs would do", "is not below 0.05")) for reason in told)
+
+
+def test_a_graph_that_waits_for_the_host_is_hardly_ever_named_for_noise(simulated):
+    waiting = [one for one in simulated.all if one.noise.host_bound and not one.effect]
+    assert len(waiting) >= 10
+    assert sum(one.false for one in waiting) <= 0.05 * len(waiting)
