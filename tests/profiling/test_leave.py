@@ -6,6 +6,7 @@ What takes itself apart is told by an object of a module that is imported first,
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,14 @@ def test_an_end_is_pythons_own_without_taking_python_apart(python, end, code, sa
         done, found = python("-c", ENDS.format(end=end) + last)
         assert (done.returncode, done.stdout, found) == (code, "did it\nat exit\n", apart)
         assert done.stderr.endswith(said)
+
+
+def test_output_that_cannot_be_written_is_pythons_own_exit_code():
+    for last in ("leave_after(main)", "raise SystemExit(main())"):
+        command = [sys.executable, "-c", ENDS.format(end="return 0") + last]
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(command, cwd=ROOT, env={"PATH": os.defpath}, stdout=full, check=False)
+        assert done.returncode == 120
 
 
 PLACE = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
