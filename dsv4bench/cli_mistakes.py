@@ -16,6 +16,7 @@ NOT_TYPED_SO: type[Exception] = typer.BadParameter.__mro__[1]
 NO_COMMAND = re.compile(r"No such command '(.*?)'")
 EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 KIND = re.compile(r"\bvalid (int|integer|float|number)\b")
+MOST_OWNERS = 4  # an option of more commands is none that only another one has
 KINDS = {"int": "a whole number", "integer": "a whole number", "float": "a number", "number": "a number"}
 
 
@@ -27,7 +28,7 @@ def mistake(error: Any, root: Any, typed: Sequence[str]) -> str:
     every version says it.
     """
     path, command = _command(root, typed)
-    what, why = _slip(error, command, typed)
+    what, why = _slip(error, root, command, typed)
     return f"{' '.join(['dsv4bench', *path, *filter(None, [what])])}: {why}"
 
 
@@ -47,11 +48,14 @@ def _commands(command: Any) -> Mapping[str, Any]:
     return getattr(command, "commands", {})
 
 
-def _slip(error: Any, command: Any, typed: Sequence[str]) -> tuple[str, str]:
+def _slip(error: Any, root: Any, command: Any, typed: Sequence[str]) -> tuple[str, str]:
     """Return what is wrong of what was typed behind the command, "" where it cannot be named, and why."""
     kind, said = type(error).__name__, str(error.message)
     if kind == "NoSuchOption":
         name = _as_typed(error.option_name, typed)
+        owners = _owners(name, root)
+        if 0 < len(owners) <= MOST_OWNERS:
+            return name, f"no such option here, but of {', '.join(owners)}"
         return name, f"no such option{nearest(name, _options(command))}"
     if kind == "BadOptionUsage":
         return error.option_name, "takes no value" if "not take" in said else "expected a value after it"
@@ -71,6 +75,15 @@ def _as_typed(name: str, typed: Sequence[str]) -> str:
     if name.startswith("--"):
         return name
     return next((word for word in typed if word.startswith(name)), name)
+
+
+def _owners(option: str, command: Any) -> list[str]:
+    """Return the commands below `command` that have exactly this option, each with the group it is in."""
+    found = []
+    for name, one in _commands(command).items():
+        has_it = option in _options(one) and option != "--help"
+        found += [name] * has_it + [f"{name} {inner}" for inner in _owners(option, one)]
+    return found
 
 
 def _options(command: Any) -> list[str]:

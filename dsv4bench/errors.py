@@ -11,6 +11,7 @@ DsvError
 """
 
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class DsvError(Exception):
@@ -55,3 +56,16 @@ def nearest(value: str, known: list[str] | tuple[str, ...]) -> str:
     """Return " (did you mean X?)" for the known word nearest to `value`, or "" where none shares half its letters."""
     found = get_close_matches(value, known, n=1, cutoff=0.5)
     return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def nearest_path(path: Path) -> str:
+    """Return " (did you mean X?)" for the nearest name beside where the missing `path` would be, or "" for none.
+
+    Names are held against each other without their suffix, which all files of a folder may share.
+    """
+    try:
+        beside = {one.stem: one for one in sorted(path.parent.iterdir())}
+    except OSError:
+        return ""
+    found = get_close_matches(path.stem, beside, n=1, cutoff=0.5)
+    return f" (did you mean '{beside[found[0]]}'?)" if found else ""

@@ -176,10 +176,11 @@ def test_a_record_that_says_nothing_of_its_making_says_so():
         ("k runs", "k: 2 keys in runs begin so: k1, k2; expected more of one"),
         ("runs:0", "runs:0: expected a line from 1 to 2 of `dsv4bench show runs --format jsonl`"),
         ("runs:3", "runs:3: expected a line from 1 to 2"),
+        ("runs", "runs: expected a row of it, runs:N; `dsv4bench history runs` shows keys"),
         ("none:1", "none: no such file or directory"),
         ("k1", "results: no such file or directory"),
     ],
-    ids=["unknown", "several", "zero", "beyond", "missing", "default"],
+    ids=["unknown", "several", "zero", "beyond", "folder", "missing", "default"],
 )
 def test_a_mistake_is_one_line(run, tmp_path, typed, message):
     (tmp_path / "runs").mkdir()

@@ -1,8 +1,10 @@
 """What "did you mean" names, and that it keeps quiet where nothing is near."""
 
+from pathlib import Path
+
 import pytest
 
-from dsv4bench.errors import nearest
+from dsv4bench.errors import nearest, nearest_path
 from dsv4bench.kernels import CATALOGUE, SHORT_NAMES
 from dsv4bench.workloads.providers import PROVIDERS
 
@@ -26,3 +28,21 @@ def test_of_several_the_nearest_is_named():
     assert nearest("compress_c3", KERNELS) in [f" (did you mean {name!r}?)" for name in ("compress_c1", "compress_c2")]
     assert nearest("dequnt", KERNELS) == " (did you mean 'dequant'?)"
     assert nearest("v5", ("v4", "v41")) == " (did you mean 'v4'?)"
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [
+        ("runs/h200-defualt", " (did you mean 'runs/h200-default'?)"),
+        ("runs/befor.jsonl", " (did you mean 'runs/before.jsonl'?)"),
+        ("runs/none.jsonl", ""),
+        ("rns/before.jsonl", ""),
+        ("rns", " (did you mean 'runs'?)"),
+    ],
+    ids=["folder", "file", "only the suffix is alike", "its folder is missing too", "here"],
+)
+def test_a_missing_path_gets_the_nearest_name_beside_it(tmp_path, monkeypatch, missing, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "h200-default").mkdir(parents=True)
+    (tmp_path / "runs" / "before.jsonl").touch()
+    assert nearest_path(Path(missing)) == said

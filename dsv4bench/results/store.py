@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from dsv4bench.errors import RecordError, UsageError
+from dsv4bench.errors import RecordError, UsageError, nearest_path
 from dsv4bench.results.record import Record
 from dsv4bench.results.schema import decode, encode
 
@@ -50,7 +50,7 @@ def new_directory(out: Path) -> Path:
 def begun_directory(directory: Path) -> Path:
     """Return the folder of a run that has begun; UsageError where it is missing."""
     if not directory.is_dir():
-        raise UsageError(f"--resume {directory}: no such directory")
+        raise UsageError(f"--resume {directory}: no such directory{nearest_path(directory)}")
     return directory
 
 
@@ -115,7 +115,7 @@ def read_records(path: Path) -> Reading:
 def record_files(path: Path) -> list[Path]:
     """Return `path`, or all .jsonl files of a directory and those below it; UsageError if it is missing."""
     if not path.exists():
-        raise UsageError(f"{path}: no such file or directory")
+        raise UsageError(f"{path}: no such file or directory{nearest_path(path)}")
     return sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
 
 

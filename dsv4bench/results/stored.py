@@ -110,14 +110,18 @@ def compare_stored(before: Sequence[Record], after: Sequence[Record], least: flo
 
 def nearest_strangers(cells: Sequence[StoredCell]) -> str | None:
     """Return in what the most alike cells of one side each differ; None where there are none on one of the sides."""
-    old = [one.any for one in cells if not one.new]
-    new = [one.any for one in cells if not one.old]
-    found = [
-        [f"{name} {a[name]} before, {b.get(name)} after" for name in a if a[name] != b.get(name)]
-        for a, b in product(map(_names, old[:MOST_STRANGERS]), map(_names, new[:MOST_STRANGERS]))
-    ]
+    old = [_names(one.any) for one in cells if not one.new][:MOST_STRANGERS]
+    new = [_names(one.any) for one in cells if not one.old][:MOST_STRANGERS]
+    found = [_differences(a, b) for a, b in product(old, new)]
     fewest: list[str] = min(found, key=len, default=[])
     return f"the most alike of them differ in {'; '.join(fewest)}" if fewest else None
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Return what two cells have unlike, with both values: "none" of a switch that one of them has not."""
+    values = [(name, before.get(name), after.get(name)) for name in before | after]
+    words = [(name, "none" if old is None else old, "none" if new is None else new) for name, old, new in values]
+    return [f"{name} {old} before, {new} after" for name, old, new in words if old != new]
 
 
 def _names(record: Record) -> dict[str, Any]:

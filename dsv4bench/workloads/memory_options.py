@@ -75,7 +75,7 @@ def _fraction(text: str) -> float:
     except ValueError:
         raise UsageError(f"--mem-fraction {text}: expected a number between 0 and 1, e.g. 0.7") from None
     if not 0 < value < 1:
-        nearest = f" (did you mean {value / 100:g}?)" if 1 < value < 100 else ""
+        nearest = f" (did you mean {value / 100:g}?)" if 10 <= value < 100 else ""
         raise UsageError(f"--mem-fraction {text}: expected more than 0 and less than 1{nearest}")
     return value
 

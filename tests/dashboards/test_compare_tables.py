@@ -164,6 +164,12 @@ def test_where_no_cell_meets_another_the_nearest_difference_is_said():
     assert "the most alike of them differ in kv v41+fp4 before, v4 after" in text
 
 
+def test_a_switch_that_one_side_lacks_is_none_there():
+    ranks = with_variant(step(20_000), dep=2)
+    assert "the most alike of them differ in dep none before, 2 after" in shown([step(20_000)], [ranks])
+    assert "the most alike of them differ in dep 2 before, none after" in shown([ranks], [step(20_000)])
+
+
 def test_kernels_have_a_table_each():
     text = shown(
         [kernel(4_000), kernel(5_000, "sglang")], [kernel(4_400, environment=NEW), kernel(5_000, "sglang", 2.0)]

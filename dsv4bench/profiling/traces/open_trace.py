@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from dsv4bench.errors import TraceFormatError, UsageError
+from dsv4bench.errors import TraceFormatError, UsageError, nearest_path
 from dsv4bench.profiling.traces import kineto_reader, nsys_export, nsys_reader, nsys_tables
 from dsv4bench.profiling.traces.columns import Trace
 from dsv4bench.profiling.traces.trace_text import head_of
@@ -34,7 +34,7 @@ def open_trace(path: Path) -> list[Trace]:
     Raises UsageError for what is not there, TraceFormatError for what is no trace or cannot be read.
     """
     if not path.exists():
-        raise UsageError(f"{path}: no such file or directory")
+        raise UsageError(f"{path}: no such file or directory{nearest_path(path)}")
     return read_folder(path) if path.is_dir() else [read_any(path)]
 
 
