@@ -208,7 +208,8 @@ def test_the_same_command_is_known_whatever_its_share_and_place():
     assert without_place(typed) == without_place([*typed, "--time-limit", "10m"])
     assert without_place(typed) == ["dsv4bench", "prefill", "--batch", "8", "-q"]
     pairs = ["dsv4bench", "ab", "prefill", "--time-limit", "60"]  # how many there are
-    assert without_place(pairs) == pairs
+    assert without_place([*pairs, "--md", "pr.md", "--out=x"]) == pairs
+    assert resume_command([*pairs[1:], "--md", "pr.md"], Path("x")).endswith(" --md pr.md --resume x")
     assert resume_command(typed[1:], Path("x")) == "dsv4bench prefill --shard 2/4 --batch 8 --shard=3/4 -q --resume x"
 
 

@@ -18,6 +18,7 @@ from dsv4bench.results.store import NO_TIME_LEFT
 from dsv4bench.units import format_count, format_ns
 
 PLACE = ("--out", "--resume")  # where a run writes
+BLOCK = "--md"  # where its block goes
 SHARE = "--shard"  # how much of its plan one process runs
 LIMIT = "--time-limit"  # by when it should be over
 CALL_BY_CALL = ("eager", "graph")  # modes whose dequants the host submits: a full graph is one launch
@@ -149,7 +150,7 @@ def without_place(arguments: Sequence[str]) -> list[str]:
     So it is with another time limit; but that of `ab` decides how many pairs a cell has.
     """
     limit = (LIMIT,) if arguments[1:2] == ["prefill"] else ()
-    return without(arguments, (*PLACE, SHARE, *limit))
+    return without(arguments, (*PLACE, BLOCK, SHARE, *limit))
 
 
 def without(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
