@@ -137,9 +137,13 @@ Device = Annotated[str, typer.Option("--device", metavar="auto|cpu|cuda", help="
 Seed = Annotated[str, typer.Option("--seed", metavar="N", help="Seed of weights, inputs and page tables.")]
 Samples = Annotated[
     str | None,
-    typer.Option("--samples", metavar="N", help="Samples of each cell. [until the median is known to 1 %; on a CPU 3]"),
+    typer.Option(
+        "--samples",
+        metavar="N",
+        help="Samples of each cell, after 20 warm-ups at most. [until the median is known to 1 %; on a CPU 3]",
+    ),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="One warm-up and three samples.")]
+Quick = Annotated[bool, typer.Option("--quick", help="One warm-up, and three samples or --samples; a CPU's default.")]
 Fault = Annotated[
     str, typer.Option("--fault", metavar="FAULT", help="Plant a fault: stale-head, wrong-row or extra-copy.")
 ]

@@ -24,7 +24,7 @@ from dsv4bench.workloads.model import break_copies, dequants, reuse_saving
 from dsv4bench.workloads.step_scope import what_is_in_the_step
 
 LEAST_SAMPLES = 6  # with fewer, not even all samples together bound the median with 95 % confidence
-REPLAYED_FOR_BOTH = "a cell that was replayed and compared stands for reuse off and on"
+REPLAYED_FOR_BOTH = "replays were compared with eager steps for one of reuse off and on: they differ in breaks alone"
 ALIGNMENTS = {"barrier": lockstep.ALIGNMENT, "free": free_running.ALIGNMENT}
 BEGIN = {"barrier": "they begin every sample together", "free": "they begin samples apart"}
 BEST_CASE = "full graph: best case, nobody ships it; captured for these lengths alone"
