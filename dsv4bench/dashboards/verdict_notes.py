@@ -102,7 +102,8 @@ def _floor_notes(same: Sequence[Verdict], floors: Sequence[Floor]) -> list[str]:
         f"A/A floor: noise alone made {spread} and was called a difference in {sum(o.false for o in here)} of {cells}"
     )
     smallest = [share for one in here if (share := one.smallest) is not None]
-    return [found + (f"; {format_percent(max(smallest))} would have been named in each" if smallest else "")]
+    every = "each" if len(smallest) == len(ratios) else f"{len(smallest)} of them (the others have too few pairs)"
+    return [found + (f"; {format_percent(max(smallest))} would have been named in {every}" if smallest else "")]
 
 
 def undecided_notes(same: Sequence[Verdict]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from dsv4bench.results.min_effect import MinEffect
 from dsv4bench.results.stats import CONFIDENCE
 from dsv4bench.results.trials import Trial
 from dsv4bench.results.verdict import ALPHA, Verdict, judge
+from dsv4bench.results.verdict_stats import pairs_needed
 
 SAMPLE_NOISE = 0.01  # standard deviation of a step of some milliseconds in a graph on an H200 (results/h200-default)
 OF_A_MEDIAN = 1.25  # the error of a median of many samples over that of their mean: sqrt(pi / 2)
@@ -19,9 +21,13 @@ OF_A_MEDIAN = 1.25  # the error of a median of many samples over that of their m
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What one A/A trial found; `verdict` is judged as any other, with the interval of B / A that is pure noise."""
+    """What one A/A trial found; `verdict` is judged as any other, with the interval of B / A that is pure noise.
+
+    `names` says whether it has the pairs to name anything among the cells of its session.
+    """
 
     verdict: Verdict
+    names: bool = True
 
     @property
     def false(self) -> bool:
@@ -30,9 +36,9 @@ class Floor:
 
     @property
     def smallest_ns(self) -> float | None:
-        """The smallest true difference that would have been named, whichever side it favoured; None without 95 %."""
+        """The smallest true difference that would have been named, whichever side it favoured; None of too few pairs."""
         found, time = self.verdict.difference_ns, self.verdict.a_ns
-        if found is None or time is None or found.confidence < CONFIDENCE:
+        if found is None or time is None or not self.names or found.confidence < CONFIDENCE:
             return None
         return max(abs(found.low), abs(found.high)) + self.verdict.min_effect.of_ns(time.value)
 
@@ -45,7 +51,13 @@ class Floor:
 
 def noise_floor(trials: Iterable[Trial], alpha: float = ALPHA) -> list[Floor]:
     """Return what the A/A trials among these found; others are left out."""
-    return [Floor(verdict) for verdict in judge([trial for trial in trials if trial.aa], alpha)]
+    found = judge([trial for trial in trials if trial.aa], alpha)
+    cells = Counter(_session(one) for one in found if one.p is not None)
+    return [Floor(one, one.pairs >= pairs_needed(cells[_session(one)], alpha)) for one in found]
+
+
+def _session(verdict: Verdict) -> object:
+    return (verdict.trial.any.ab or {}).get("session")
 
 
 def false_rate(floors: Sequence[Floor]) -> float | None:

@@ -191,6 +191,9 @@ def test_a_floor_is_told_to_verdicts_of_its_machine_alone():
         "A/A floor: noise alone made -0.07 % to +0.20 % and was called a difference in 1 of 2 cells;"
         " 0.70 % would have been named in each"
     ]
+    first, second = floors()
+    (note,) = [note for note in only(verdicts, [first, replace(second, names=False)]).notes if note.startswith("A/A")]
+    assert note.endswith("; 0.62 % would have been named in 1 of them (the others have too few pairs)")
     elsewhere = [judged(both(environment={**GPU, "gpu": "NVIDIA B300"}))]
     assert not any(note.startswith("A/A floor") for note in only(elsewhere, floors()).notes)
     assert not any(note.startswith("A/A floor") for note in only(verdicts).notes)

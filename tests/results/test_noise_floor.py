@@ -31,6 +31,13 @@ def test_too_few_pairs_have_no_floor():
     assert (floor.smallest_ns, floor.smallest, floor.false) == (None, None, False)
 
 
+def test_pairs_that_could_not_name_anything_among_so_many_cells_have_no_floor():
+    """Of two cells the first must have a p of 0.025: seven pairs have one of 2^-6, six one of 2^-5."""
+    six, seven = (trial(around(300)[:pairs], aa=True) for pairs in (6, 7))
+    assert [floor.smallest is None for floor in noise_floor([six, seven])] == [True, False]
+    assert [floor.smallest is None for floor in (*noise_floor([six]), *noise_floor([seven]))] == [False, False]
+
+
 def test_noise_that_was_named_is_a_false_verdict():
     floors = noise_floor([trial(around(ppm), aa=True) for ppm in (0, -20_000, 0, 20_000, 0)])
     assert [floor.false for floor in floors] == [False, True, False, True, False]
