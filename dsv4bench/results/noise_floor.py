@@ -36,7 +36,7 @@ class Floor:
 
     @property
     def smallest_ns(self) -> float | None:
-        """The smallest true difference that would have been named, whichever side it favoured; None of too few pairs."""
+        """The smallest true difference that would have been named, of either side; None with too few pairs."""
         found, time = self.verdict.difference_ns, self.verdict.a_ns
         if found is None or time is None or not self.names or found.confidence < CONFIDENCE:
             return None
