@@ -88,13 +88,18 @@ def _changes(counted: Sequence[Verdict], classes: Sequence[str], *keys: str) -> 
 def _operations(counted: Sequence[Verdict], classes: Sequence[str]) -> list[tuple[str, str, Places]]:
     """Return the rows of the dequants and of what else changed: operation, sources, and what became of them."""
     sums = _changes(counted, classes, "op")
-    changed = [op for (op,), places in sums.items() if any(old != new for one in places.values() for old, new in one)]
+    changed = [op for (op,), places in sums.items() if any(map(_changed, places.values()))]
     per_source = _changes(counted, classes, "op", "kv_source")
     found = []
     for op in dict.fromkeys([COMPRESSED, SWA, *sorted(changed)]):
         found += [] if op == SWA else _sources(op, {key[1]: one for key, one in per_source.items() if key[0] == op})
         found += [(code(op), "all", sums[(op,)])] if (op,) in sums else []
     return found
+
+
+def _changed(cells: Sequence[Sides]) -> bool:
+    """Return whether some cell launched it unlike on its sides; of a side that was not counted nothing is known."""
+    return any(old != new for old, new in cells if old is not None and new is not None)
 
 
 def _sources(op: str, places: dict[int | None, Places]) -> list[tuple[str, str, Places]]:

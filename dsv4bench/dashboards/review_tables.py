@@ -165,7 +165,7 @@ def _step_table(review: Review, everything: bool) -> Table:
 
 def _step_row(step: StepRow, scale: int, several: bool) -> tuple[Cell, ...]:
     named = str(step.number) in step.name or step.name.startswith("whole")
-    name = step.name.removeprefix(PREFIX) if named else f"{step.number} {step.name}"
+    name = step.name.removeprefix(PREFIX).removesuffix(f" rank={step.rank}") if named else f"{step.number} {step.name}"
     return (
         Cell(shortened(name, STEP_LETTERS - 5 * several), (step.number, step.name)),
         cell(step.rank, str(step.rank) if several and step.rank is not None else ""),

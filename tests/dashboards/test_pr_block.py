@@ -323,6 +323,13 @@ def test_a_graph_beside_an_eager_step_adds_nothing_by_its_place():
     assert launches(text)[-1] == ["every kernel", "all", "164 -> 0", "0 -> 80", "0 -> 84"]
 
 
+def test_of_a_side_without_counts_nothing_but_the_dequants_and_sums_is_listed():
+    before = record(reuse="off", counts=counts("off", extra=[row("store", 2, "eager", 3)]))
+    found = block(sided([before, lost("failed", "a reason")]))
+    assert {operation for operation, *_ in launches(found)} == {"dequant_compressed", "dequant_swa", "every kernel"}
+    assert ["dequant_compressed", "all", "38 -> -"] in launches(found)
+
+
 def test_a_cpu_counts_calls_and_says_so():
     text = drawn("cpu", "md")
     assert launches(text)[-1][:2] == ["every call", "all"]

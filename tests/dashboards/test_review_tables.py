@@ -16,7 +16,7 @@ from dsv4bench.dashboards.review_tables import (
     shortened,
 )
 from dsv4bench.dashboards.trace_diff_tables import diff_tables, nothing_added_text
-from dsv4bench.results.reviews import Coverage, Finding, GroupRow, Head, Review, StepRow, Totals
+from dsv4bench.results.reviews import Coverage, Finding, GroupRow, Head, RankRow, Review, StepRow, Totals
 from dsv4bench.results.trace_diffs import DiffRow, KernelChange, Likeness, Span, TraceDiff
 
 FULL = Coverage(10, 0, 0, 0, 0, "launch correlation")
@@ -48,6 +48,13 @@ def test_what_is_not_recorded_is_said_and_never_zero():
     shown = text(review_tables(review()))
     assert "totals: kernels not recorded, copies not recorded" in shown
     assert "not recorded: sets" in shown
+
+
+def test_the_rank_of_a_step_stands_in_its_own_column_alone():
+    steps = [replace(step(0), name=f"dsv4bench:step=0 rank={rank}", rank=rank) for rank in (0, 11)]
+    ranks = [RankRow(rank, "trace.json", 1, 3, None, None) for rank in (0, 11)]
+    lines = [line.split() for line in text(review_tables(review(steps=steps, ranks=ranks))).splitlines()]
+    assert [line[:2] for line in lines if line[:1] == ["step=0"]] == [["step=0", "0"], ["step=0", "11"]]
 
 
 @pytest.mark.parametrize(
