@@ -59,7 +59,10 @@ def find(row: str, folder: Path) -> tuple[Record, list[Path]]:
         some = ", ".join(keys[:MOST_KEYS])
         raise UsageError(f"{row}: {format_count(len(keys), 'key')} in {folder} begin so: {some}; expected more of one")
     newest_first = reached(found, lambda _: None, lambda one: one[1].reason)[::-1]
-    return newest_first[0][1], _places([file for file, _ in newest_first])
+    runs: dict[object, Path] = {}
+    for file, record in newest_first:  # each process of an A/B in fresh ones has a file of its own, and is no run
+        runs.setdefault((record.ab or {}).get("session") or file, file)
+    return newest_first[0][1], _places(list(runs.values()))
 
 
 def _places(files: Sequence[Path]) -> list[Path]:

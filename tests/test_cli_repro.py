@@ -220,6 +220,21 @@ def test_other_runs_of_a_key_are_named(run, tmp_path, files, shown, others):
         assert (alone.code, alone.out.startswith("# k1 of")) == (0, True)
 
 
+def test_the_fresh_processes_of_an_ab_are_one_run(run, tmp_path):
+    """Each has a file of its own; another run of the key may lie between the pairs of one that was resumed."""
+    made = {
+        "runs/ab/r-1.jsonl": with_side(record(key="k1", created="2026-11-30T12:01:00+00:00"), "a", pair=0),
+        "runs/b/r.jsonl": record(key="k1", created="2026-11-30T12:02:00+00:00"),
+        "runs/ab/r-2.jsonl": with_side(record(key="k1", created="2026-11-30T12:03:00+00:00"), "a", pair=1),
+    }
+    for name, one in made.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(encode(one))
+    said = "# 2 runs have this key; this is the newest, of runs/ab; for another one\n#   dsv4bench repro k1 runs/b\n"
+    assert run("repro", "k1", "runs").out.startswith(said)
+    assert run("repro", "k1", "runs/ab").out.startswith("# k1 of 2026-11-30T12:03:00")
+
+
 def test_only_some_of_many_runs_are_named(run, tmp_path):
     for number in range(9):
         (tmp_path / f"runs/{number}").mkdir(parents=True)
