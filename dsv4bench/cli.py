@@ -17,6 +17,7 @@ from dsv4bench import cli_options as options
 from dsv4bench.cli_ab import ab
 from dsv4bench.cli_check import check
 from dsv4bench.cli_mistakes import NOT_TYPED_SO, mistake
+from dsv4bench.cli_output import guard_output
 from dsv4bench.cli_place import is_rank, place_of
 from dsv4bench.cli_trace import trace
 from dsv4bench.errors import DsvError, RecordError, UsageError
@@ -33,7 +34,7 @@ AXES = ("extend", "prefix", "chunk", "geometry")  # whose default depends on the
 
 
 class Commands(TyperGroup):
-    """The commands, silent where the reader of a pipe has gone (`| head`): there is nobody left to tell."""
+    """The commands; Ctrl-C is a line, not a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for and flush what it printed."""
@@ -42,9 +43,6 @@ class Commands(TyperGroup):
                 return super().invoke(ctx)
             finally:
                 sys.stdout.flush()  # or else Python would, when it is too late to catch an error
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(OK) from None
         except KeyboardInterrupt:  # where there is nothing to keep
             typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
@@ -290,6 +288,7 @@ def main() -> None:
 
 def run() -> None:
     """Run the command line as a process of its own; a rank that somebody else has started has an end of its own."""
+    guard_output()
     if is_rank(os.environ):
         from dsv4bench.profiling.leave import leave_after
 

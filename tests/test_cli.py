@@ -1,7 +1,9 @@
 """Commands other than prefill, what is wrong with a command line, and what a pipe gets."""
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -306,6 +308,36 @@ def test_a_reader_that_goes_away_is_nobody_to_complain_to(records, form, monkeyp
         process.stdout.close()
         complaint = process.stderr.read()
     assert (complaint, process.returncode) == (b"", 0)
+
+
+GATE = ["compare", "old.jsonl", "failed.jsonl", "--gate"]
+RED = b"gate: no time any more: "
+FULL = b"dsv4bench: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "words", "code", "said", "environment"),
+    [
+        ("| true", GATE, 1, RED, {}),
+        ("| true", GATE, 1, RED, {"PYTHONUNBUFFERED": "1"}),
+        (">&-", GATE, 1, RED, {}),
+        (">/dev/full", ["list"], 1, FULL, {}),
+        (">/dev/full", ["list"], 1, FULL, {"RANK": "0", "WORLD_SIZE": "2"}),
+    ],
+    ids=["gone", "gone unbuffered", "closed", "full", "full of a rank"],
+)
+def test_output_that_is_lost_takes_no_exit_code_with_it(tmp_path, output, words, code, said, environment):
+    (tmp_path / "old.jsonl").write_text(encode(record()))
+    (tmp_path / "failed.jsonl").write_text(encode(lost("failed", "boom")))
+    command = shlex.join([sys.executable, "-m", "dsv4bench", *words])
+    done = subprocess.run(
+        ["bash", "-c", f"{command} {output}; exit ${{PIPESTATUS[0]}}"],
+        cwd=tmp_path,
+        env={"PATH": os.defpath, "PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr[: len(said)], done.stderr.count(b"\n")) == (code, said, 1)
 
 
 def test_colours_are_for_terminals_and_no_color_is_honoured(run, records, monkeypatch):
