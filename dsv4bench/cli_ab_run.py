@@ -13,7 +13,7 @@ from dsv4bench.cli_ab_plan import print_plan
 from dsv4bench.cli_ab_setup import Setup, Typed, set_up
 from dsv4bench.cli_prefill import exit_code
 from dsv4bench.cli_progress import progress
-from dsv4bench.cli_resume import tell_interrupted
+from dsv4bench.cli_resume import resume_command, tell_interrupted
 from dsv4bench.dashboards import tables
 from dsv4bench.dashboards.pr_block import pr_block
 from dsv4bench.dashboards.render import show_tables
@@ -79,6 +79,10 @@ def _run(setup: Setup, typed: Typed, form: str) -> int:
             _tell(str(changed), f"records: {store.directory}; --resume measures the new code as another experiment")
             return _report(store, name, typed, form) or INCOMPLETE
         tell(*_why(stop, typed["time_limit"]), f"records: {store.directory}")
+        if stop == TIME_LIMIT and (
+            experiment.fresh or _never_reached(_of(read_records(store.directory).records, name))
+        ):
+            tell("what was never reached is measured by", f"  {resume_command(sys.argv[1:], store.directory)}")
         return _report(store, name, typed, form)
 
 

@@ -401,8 +401,12 @@ def test_a_cell_that_the_time_limit_left_out_is_an_exit_code_until_it_is_measure
         late.setattr(Budget, "spent", property(lambda _: bool(pretended)))
         found = run(*REUSE, "--batch", "1,2", "--time-limit", "9", "--out", "run")
     assert (found.code, len(pretended)) == (3, 1)
+    said, command = found.err.splitlines()[-2:]
+    assert said == "what was never reached is measured by"
+    assert shlex.split(command)[-6:] == ["--batch", "1,2", "--time-limit", "9", "--resume", "run"]
     found = run(*REUSE, "--batch", "1,2", "--time-limit", "9", "--resume", "run")
     assert (found.code, len(pretended)) == (0, 2)
+    assert "never reached" not in found.err
 
 
 def test_the_time_limit_is_told(run, processes, pretended):
@@ -412,6 +416,7 @@ def test_the_time_limit_is_told(run, processes, pretended):
         "stopped at --time-limit 0.000001: cells have fewer pairs than were asked for, or none"
         in found.err.splitlines()
     )
+    assert found.err.splitlines()[-2] == "what was never reached is measured by"  # pairs
 
 
 # slips
