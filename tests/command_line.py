@@ -76,7 +76,7 @@ def tiny_config(folder):
 
 def be_the_only_rank(monkeypatch):
     """Make this process the only rank of a run with `--dep 1` that somebody else has started."""
-    monkeypatch.setattr(dep_rank, "_let_rank_0_decide", lambda rank: None)  # signals are the tests' own
+    monkeypatch.setattr(dep_rank, "_let_rank_0_decide", lambda *_: None)  # signals are the tests' own
     place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"}
     for name, value in {**place, "MASTER_PORT": str(free_port())}.items():
         monkeypatch.setenv(name, value)

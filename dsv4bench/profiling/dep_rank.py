@@ -154,16 +154,19 @@ def run_rank(job: Job, screen: Screen, record: Recorder) -> int:
     return 0
 
 
-def _let_rank_0_decide(rank: int) -> None:
+def _let_rank_0_decide(rank: int, last_words: Callable[[str], None]) -> None:
     """Let the signals of a launcher, which ends all ranks when one is lost or on Ctrl-C, end rank 0 alone.
 
-    It lingers, so that its lifeline can keep what a lost rank took with it. The other ranks end with rank 0, or else
-    one that was asked to stop would look lost.
+    It lingers, so that its lifeline can keep what a lost rank took with it, which ends it with a word of its own. The
+    other ranks end with rank 0, or else one that was asked to stop would look lost. `last_words` get the signal's name.
     """
 
-    def linger(*_: object) -> None:
+    def linger(number: int, _: object) -> None:
         time.sleep(LINGER_S)
-        os._exit(FAILED)
+        try:
+            last_words(signal.Signals(number).name)
+        finally:  # the signal may have come in the middle of a word
+            os._exit(FAILED)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, linger if rank == 0 else signal.SIG_IGN)
@@ -231,7 +234,7 @@ class _Rank:
             self.screen.tell(f"rank {rank}: {reason}")
 
         lifeline = Lifeline(self.peers, self.job.host, on_loss)
-        _let_rank_0_decide(self.peers.rank)
+        _let_rank_0_decide(self.peers.rank, self._last_words)
         try:
             self._trace(left, store)
             limit = Deadline(self.job.deadline_ns)
@@ -243,6 +246,11 @@ class _Rank:
             lifeline.fail(*outcome(error))
             raise
         lifeline.close()
+
+    def _last_words(self, number: str) -> None:
+        """Say what a signal leaves, where no launcher of ours says it."""
+        if not self.job.receipt:
+            self.screen.tell(f"ended by {number}: finished groups are kept in {self.job.directory}; --resume goes on")
 
     def _trace(self, left: Sequence[Group], store: Store | None) -> None:
         """Record a step of each largest cell that is left on every rank, if asked for; rank 0 says what came of it."""

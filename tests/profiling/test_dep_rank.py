@@ -1,5 +1,9 @@
 """One rank of a run: what it is told, with whom it runs together, and what rank 0 keeps."""
 
+import os
+import signal
+import time
+
 import pytest
 
 from dsv4bench.profiling import dep_rank
@@ -109,3 +113,22 @@ def test_finished_groups_are_kept_and_a_lost_rank_takes_the_next_one_with_it(pla
     ]
     assert {(one.ranks, one.variant["dep"], one.label) for one in records} == {(2, 2, "measured")}
     assert [one.traces for one in records] == [[], [traces.name], [], []]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("receipt", "said"), [("", 1), ("file", 0)], ids=["of torchrun", "of ours, which says it"])
+def test_a_launcher_that_ends_rank_0_is_answered_with_what_is_kept(number, receipt, said, monkeypatch):
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    words, codes = [], []
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    job = Job(PrefillArguments(device="cpu"), "run", (), receipt=receipt)
+    rank = dep_rank._Rank(job, (), None, None, dep_rank.Screen(None, words.append), None)
+    try:
+        dep_rank._let_rank_0_decide(0, rank._last_words)
+        signal.raise_signal(number)
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    assert codes == [1]
+    assert words == [f"ended by {number.name}: finished groups are kept in run; --resume goes on"] * said
