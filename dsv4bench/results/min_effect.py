@@ -38,6 +38,7 @@ def default_min_effect(graph: bool) -> MinEffect:
 def parse_min_effect(text: str) -> MinEffect:
     """Return the least effect that "0.5%" or "50us" says; UsageError with the nearest right form."""
     number, unit = re.fullmatch(r"\s*([0-9.+-]*)\s*(.*?)\s*", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    unit = re.sub("[\u00b5\u03bc]s", "us", unit)  # micro and mu
     known = ("%", *TIMES)
     try:
         value = float(number)

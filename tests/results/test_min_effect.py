@@ -12,6 +12,8 @@ from dsv4bench.results.min_effect import MinEffect, default_min_effect, parse_mi
         ("0.5%", MinEffect(relative=0.005), "0.5 %"),
         (" 2 % ", MinEffect(relative=0.02), "2 %"),
         ("50us", MinEffect(absolute_ns=50_000), "50 us"),
+        ("50 \u00b5s", MinEffect(absolute_ns=50_000), "50 us"),
+        ("50\u03bcs", MinEffect(absolute_ns=50_000), "50 us"),
         ("1.5 ms", MinEffect(absolute_ns=1_500_000), "1.5 ms"),
         ("800ns", MinEffect(absolute_ns=800), "800 ns"),
         ("1s", MinEffect(absolute_ns=10**9), "1.0 s"),
