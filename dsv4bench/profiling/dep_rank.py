@@ -247,10 +247,10 @@ class _Rank:
             raise
         lifeline.close()
 
-    def _last_words(self, signal_name: str) -> None:
+    def _last_words(self, by: str) -> None:
         """Say what a signal leaves, where no launcher of ours says it."""
         if not self.job.receipt:
-            self.screen.tell(f"ended by {signal_name}: finished groups are kept in {self.job.directory}; --resume goes on")
+            self.screen.tell(f"ended by {by}: finished groups are kept in {self.job.directory}; --resume goes on")
 
     def _trace(self, left: Sequence[Group], store: Store | None) -> None:
         """Record a step of each largest cell that is left on every rank, if asked for; rank 0 says what came of it."""
