@@ -159,6 +159,7 @@ MODELLED = on("B300 (modelled)", sweep()[:2], label="modelled", ab=None)
         ([*sweep(), *on("NVIDIA B200", sweep())], False, 1),
         ([*sweep(), *cpu_sweep()], False, 0),
         (MODELLED, True, 1),
+        ([*sweep(), *on("NVIDIA H200", sweep(), label="simulated")], False, 0),
     ],
     ids=[
         "a model not asked for",
@@ -167,6 +168,7 @@ MODELLED = on("B300 (modelled)", sweep()[:2], label="modelled", ab=None)
         "two GPUs",
         "two machines of other settings",
         "a model alone",
+        "simulated ranks on one machine",
     ],
 )
 def test_machines_of_the_same_settings_stand_beside_each_other(drawings, records, with_model, machines):
