@@ -174,9 +174,10 @@ def _peaks_table(devices: Sequence[Device]) -> Table:
     rows = [(cell(name), *(_figure(one, name) for one in devices)) for name in names]
     rows.append((cell("host"), *(Cell(one.host, (one.host, None, None)) for one in devices)))
     sources = [
-        f"{one.word.upper()} {name}: {one.figures[name].source} ({one.figures[name].date})"
+        f"{one.word.upper()} {name}: {found.source}{f' ({found.date})' if found.date else ''}"
         for one in devices
         for name in USED
+        for found in (one.figures[name],)
     ]
     return Table(
         "Peaks of these GPUs, FLOP rates dense; the model uses " + ", ".join(USED),

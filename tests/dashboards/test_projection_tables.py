@@ -1,5 +1,7 @@
 """Tables of projections, on cells whose every number is known."""
 
+from dataclasses import replace
+
 import pytest
 
 from dsv4bench.dashboards.projection_tables import projection_tables
@@ -64,3 +66,14 @@ def test_peaks_are_shown_with_their_sources(tables):
     text = plain(tables[2])
     assert [line.split()[0] for line in text.splitlines()[3:8]] == ["hbm_rate", "bf16", "sms", "sm_clock", "host"]
     assert "FAST2 bf16: made up (2026-11)" in text
+
+
+def test_a_peak_without_a_date_has_no_brackets():
+    undated = replace(FAST_2.figures["bf16"], source="mine.toml", date="")
+    target = replace(FAST_2, figures=FAST_2.figures | {"bf16": undated})
+    cells = run()
+    (model,) = models(cells, PEAKS)
+    *_, peaks = projection_tables(project(model, target, PEAKS, measured_hosts(cells, PEAKS)))
+    lines = plain(peaks).splitlines()
+    assert "FAST2 bf16: mine.toml" in lines
+    assert "FAST2 sms: made up (2026-11)" in lines
