@@ -79,6 +79,7 @@ def _gated(cells: Sequence[StoredCell], strict: bool) -> int:
     doubts += [(one.reason, one) for one in cells if one.refused]
     passed = [("INCONCLUSIVE", one) for one in cells if one.word == "INCONCLUSIVE"]
     passed += [(one.reason, one) for one in cells if _not_run(one)]
+    passed += [(f"not timed before ({one.reason.removeprefix('before: ')})", one) for one in cells if _new_time(one)]
     passed += [("launches not counted after", one) for one in cells if _uncounted(one)]
     tell(*(f"gate: {line}" for line in [*red, *_counted(doubts, several)]))
     tell(*(f"gate: {'' if strict else 'passed: '}{line}" for line in _counted(passed, several)))
@@ -97,6 +98,11 @@ def _machines(one: StoredCell) -> str:
 def _not_run(one: StoredCell) -> bool:
     """Return whether AFTER has nothing of a cell of BEFORE: no record of it, or one that was skipped or refused."""
     return not one.new or bool(one.before_ns and not one.after_ns and not one.lost)
+
+
+def _new_time(one: StoredCell) -> bool:
+    """Return whether BEFORE ran a cell and has no time of it, so that the one of AFTER was held against nothing."""
+    return bool(one.old and not one.before_ns and one.after_ns)
 
 
 def _uncounted(one: StoredCell) -> bool:

@@ -75,7 +75,10 @@ GATES = [
     ("old fewer", "strict", 0, ""),
     ("old wrong", None, 0, ""),
     ("old wrong", 2, 1, "gate: no time any more: eager, reuse on, kv v41+fp4, batch 1 x 1024: after: wrong: a byte"),
-    ("wrong old", 2, 0, ""),
+    ("wrong old", None, 0, ""),
+    ("wrong old", 2, 0, "gate: passed: not timed before (wrong: a byte differs): eager, reuse on, kv v41+fp4, batch 1"),
+    ("wrong old", "strict", 3, "gate: not timed before (wrong: a byte differs): eager"),
+    ("skipped old", 2, 0, "gate: passed: not timed before (skipped: not installed): eager"),
     ("old b300", None, 0, ""),
     ("old b300", 2, 3, "gate: two machines: no verdict (machine: NVIDIA H200 before, NVIDIA B300 after): eager"),
     ("chip other-chip", 2, 3, "gate: two machines: no verdict (GPU chip: 1111 before, 3333 after): eager"),
@@ -101,7 +104,7 @@ GATES = [
     ("uncounted uncounted", "strict", 0, ""),
     ("old skipped", 2, 4, "gate: passed: after: skipped: not installed: eager"),
     ("old nothing", 2, 1, "gate: no time any more: eager, reuse on, kv v41+fp4, batch 1 x 1024: after: a step of 0 ns"),
-    ("nothing old", 2, 0, ""),
+    ("nothing old", 2, 0, "gate: passed: not timed before (a step of 0 ns: nothing was measured): eager"),
 ]
 
 
