@@ -33,6 +33,7 @@ Word = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]
 
 ALPHA = 0.05
 UNEXPLAINED, CLOCK, IMPLAUSIBLE = "unexplained", "clock", "implausible"
+MOST_PAIRS = 100_000  # that a run may be told to take: two steps of 10 ms each are half an hour
 NARROW_SHARE = 0.5  # of the least effect: so wide an interval finds twice that effect in 97 of 100 trials
 
 
@@ -172,13 +173,14 @@ def _inconclusive(one: Verdict, reason: str) -> Verdict:
 
 
 def _too_wide(one: Verdict) -> str:
-    """Return why an interval that reaches over a bound decides nothing, and how many pairs would do."""
+    """Return why an interval that reaches over a bound decides nothing, and how many pairs would do, if a run can take them."""
     effect, change = one.min_effect.text, _change(one)
     if one.narrow_enough:
         return f"the change, {change}, is too near the least effect of {effect} to be told from it"
     wider = _width(_measure(one)[0], one.min_effect) / NARROW_SHARE
     pairs = math.ceil(_taken(one.trial) * wider**2)
-    return f"the change, {change}, is too uncertain for a least effect of {effect}; about {pairs} pairs would do"
+    enough = f"about {pairs} pairs" if pairs <= MOST_PAIRS else "only more pairs than a run can take"
+    return f"the change, {change}, is too uncertain for a least effect of {effect}; {enough} would do"
 
 
 def _taken(trial: Trial) -> float:

@@ -77,6 +77,22 @@ def test_pairs_that_were_merged_are_counted_as_they_were_taken():
 
 
 @pytest.mark.parametrize(
+    ("least", "end"),
+    [
+        (0.0001, "too uncertain for a least effect of 0.01 %; about 90182 pairs would do"),
+        (0.00009, "too uncertain for a least effect of 0.009 %; only more pairs than a run can take would do"),
+        (1e-12, "too uncertain for a least effect of 1e-10 %; only more pairs than a run can take would do"),
+    ],
+    ids=["many", "too many", "least of all"],
+)
+def test_pairs_that_no_run_can_take_are_not_counted(least, end):
+    # +-0.5 % is 50 times the least effect of 0.01 %, and half of that would be narrow enough: some 9 x 100 ** 2 pairs
+    found = said(trial(around(0, [10 * offset for offset in STEADY]), min_effect={"relative": least}))
+    assert found[0] == "INCONCLUSIVE"
+    assert found[1].endswith(end)
+
+
+@pytest.mark.parametrize(
     ("pairs", "cells", "word", "reason"),
     [
         (6, 1, "FASTER", "p 0.031, corrected for 1 cell"),
