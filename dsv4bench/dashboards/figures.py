@@ -110,7 +110,7 @@ def _machine_figures(records: Sequence[Record]) -> Iterator[Drawing]:
     frames = [one for one in (comparison_frame(steps), verdict_frame(judged)) if not one.empty]
     if not frames:
         return
-    frame = _stacked(frames)
+    frame = _stacked(frames).dropna(subset=["before_ns", "after_ns"], how="all")
     for end, part in sections(frame, together=MACHINE):
         # simulated ranks of one machine are no other machine, and stand beside its real ones in no figure
         if part["machine"].nunique() > 1 or "modelled" in set(part["label"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from dsv4bench.dashboards.cells import grouped
@@ -52,9 +53,9 @@ def machines(frame: pd.DataFrame) -> list[pd.DataFrame]:
 def machines_figure(frame: pd.DataFrame, title: str) -> Figure:
     """Draw step time against batch on each machine, before and after, and the change on each; logarithmic times.
 
-    `frame` is a comparison frame of the same settings on several machines. A machine is a column, a launch mode a row;
-    the last row is the change in percent, where both sides ran. Modelled panels are hatched and say so, and their
-    points are hollow.
+    `frame` is a comparison frame of the same settings on several machines, without cells that no side timed. A machine
+    is a column, a launch mode a row; the last row is the change in percent, where both sides ran. What a machine did
+    not run has no panel. Modelled panels are hatched and say so, and their points are hollow.
     """
     from matplotlib.figure import Figure
 
@@ -65,22 +66,44 @@ def machines_figure(frame: pd.DataFrame, title: str) -> Figure:
     with styled():
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(len(modes) + both, len(columns), sharex=True, sharey="row", squeeze=False)
-        for place, part in enumerate(columns):
-            for axes, (_, same) in zip(panels[:, place], modes, strict=False):
+        for column, part in zip(panels.T, columns, strict=True):
+            for axes, (_, same) in zip(column, modes, strict=False):
                 _draw_times(axes, part[part.index.isin(same.index)], across, scale)
             if both:
-                _draw_changes(panels[-1][place], part, modes, across)
-                panels[-1][0].set_ylabel("change, %")
-            panels[0][place].set_title(_machine(part), fontsize=FONT_POINTS)
-            batch_axis(panels[-1][place], {at: str(at) for at in sorted(frame[across])}, AXIS_LABELS[across])
+                _draw_changes(column[-1], part, _changed(modes), across)
+            shown = _shown(column)
+            shown[0].set_title(_machine(part), fontsize=FONT_POINTS)
+            batch_axis(shown[-1], {at: str(at) for at in sorted(frame[across])}, AXIS_LABELS[across])
+            shown[-1].tick_params(labelbottom=True)
             if _modelled(part):
-                _hatch(panels[:, place])
-        for axes, (name, _) in zip(panels[:, 0], modes, strict=False):
-            logarithmic(axes)
-            axes.set_ylabel(f"{_short(name)}\nstep time, {unit}")
+                _hatch(shown)
+        for row, (name, _) in zip(panels, modes, strict=False):
+            logarithmic(_shown(row)[0])
+            _label(row, f"{_short(name)}\nstep time, {unit}")
+        if both:
+            _label(panels[-1], "change, %")
         _legend(figure)
         figure.suptitle(title, fontsize=FONT_POINTS)
     return figure
+
+
+def _shown(panels: Iterable[Axes]) -> list[Axes]:
+    """Return the panels that hold points, and hide the others."""
+    for axes in panels:
+        axes.set_visible(bool(axes.containers))
+    return [axes for axes in panels if axes.get_visible()]
+
+
+def _label(row: Iterable[Axes], text: str) -> None:
+    """Say at the first panel of a row what its heights are."""
+    first = _shown(row)[0]
+    first.set_ylabel(text)
+    first.tick_params(labelleft=True)
+
+
+def _changed(modes: Iterable[tuple[str, pd.DataFrame]]) -> list[tuple[str, pd.DataFrame]]:
+    """Return the launch modes of which both sides ran on some machine."""
+    return [(name, same) for name, same in modes if same["difference_ns"].notna().any()]
 
 
 def _draw_times(axes: Axes, part: pd.DataFrame, across: str, scale: int) -> None:
@@ -107,8 +130,9 @@ def _draw_changes(axes: Axes, part: pd.DataFrame, modes: list[tuple[str, pd.Data
 
 
 def _short(title: str) -> str:
-    """Return a launch mode without what must be read with it."""
-    return title.split(":")[0].split(" (")[0]
+    """Return a launch mode, and its compressor where there are two, without what must be read with it."""
+    mode, *compressor = title.partition(", compressor ")
+    return "".join([mode.split(":")[0].split(" (")[0], *compressor])
 
 
 def _modelled(part: pd.DataFrame) -> bool:

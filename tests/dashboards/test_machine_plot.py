@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from matplotlib.lines import Line2D
 
-from dsv4bench.dashboards.machine_plot import machines_figure
+from dsv4bench.dashboards.machine_plot import _short, machines_figure
 from dsv4bench.dashboards.style import AFTER_COLOUR
 from dsv4bench.results.frame import comparison_frame
 from tests.dashboards.drawn import bars
-from tests.results.synthetic import GPU, record
+from tests.results.synthetic import GPU, record, with_variant
 
 
 def measured(machine="NVIDIA H200", graphs=(False,)):
@@ -34,8 +34,12 @@ def modelled(records):
     ]
 
 
+def figure_of(records):
+    return machines_figure(comparison_frame(records), "a title")
+
+
 def drawn(records):
-    figure = machines_figure(comparison_frame(records), "a title")
+    figure = figure_of(records)
     columns = len({axes.get_position().x0 for axes in figure.axes})
     return [figure.axes[place::columns] for place in range(columns)]
 
@@ -85,3 +89,49 @@ def test_the_legend_shows_the_marks_of_the_measured_machine():
     (legend,) = machines_figure(comparison_frame([*modelled(measured()), *measured()]), "a title").legends
     squares = [line for line in legend.findobj(Line2D) if line.get_marker() == "s"]
     assert [line.get_markerfacecolor() for line in squares] == [AFTER_COLOUR]
+
+
+def torch_path(records):
+    return [with_variant(one, compressor="torch") for one in records]
+
+
+def test_rows_of_two_compressors_are_told_apart():
+    records = measured(graphs=(True,))
+    ((fused, torch, changes), _) = drawn([*records, *torch_path(records), *modelled(records)])
+    assert (fused.get_ylabel(), torch.get_ylabel()) == (
+        "graph, compressor fused\nstep time, ms",
+        "graph, compressor torch\nstep time, ms",
+    )
+    assert set(bars(changes)) == {"change, graph, compressor fused", "change, graph, compressor torch"}
+
+
+@pytest.mark.parametrize(
+    ("title", "said"),
+    [
+        ("graph sm100 (breakable), compressor torch", "graph sm100, compressor torch"),
+        ("full graph: best case, nobody ships it, compressor fused", "full graph, compressor fused"),
+        ("full graph: best case, nobody ships it", "full graph"),
+        ("tape, no CUDA graph", "tape, no CUDA graph"),
+    ],
+)
+def test_a_row_is_called_by_its_mode_and_its_compressor(title, said):
+    assert _short(title) == said
+
+
+def test_what_a_machine_did_not_run_has_no_panel():
+    """The measured machine ran eager alone; of the modelled one there is a graph of one side, which has no change."""
+    graph = [one for one in modelled(measured(graphs=(True,))) if one.variant["reuse"] == "on"]
+    figure = figure_of([*measured(), *graph])
+    assert [axes.get_visible() for axes in figure.axes] == [True, False, False, True, True, False]
+    eager, _, _, graph, changes, _ = figure.axes
+    assert graph.get_title() == "B300 (modelled)\ncommit c0ffeec\nmodelled, not measured"
+    assert [axes.get_ylabel() for axes in (eager, graph, changes)] == [
+        "eager\nstep time, ms",
+        "graph\nstep time, ms",
+        "change, %",
+    ]
+    assert [axes.get_xlabel() for axes in (eager, graph, changes)] == ["", *["requests in the batch"] * 2]
+    figure.draw_without_rendering()
+    for axes in (graph, changes):  # which have neighbours neither to the left nor below to say it for them
+        for ticks in (axes.get_xticklabels(), axes.get_yticklabels()):
+            assert any(tick.get_visible() and tick.get_text() for tick in ticks)
