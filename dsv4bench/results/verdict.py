@@ -173,7 +173,7 @@ def _inconclusive(one: Verdict, reason: str) -> Verdict:
 
 
 def _too_wide(one: Verdict) -> str:
-    """Return why an interval that reaches over a bound decides nothing, and how many pairs would do, if a run can take them."""
+    """Return why an interval over a bound decides nothing, and how many pairs would do where a run can take them."""
     effect, change = one.min_effect.text, _change(one)
     if one.narrow_enough:
         return f"the change, {change}, is too near the least effect of {effect} to be told from it"
