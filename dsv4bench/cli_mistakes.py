@@ -57,6 +57,8 @@ def _slip(error: Any, root: Any, command: Any, typed: Sequence[str]) -> tuple[st
         if 0 < len(owners) <= MOST_OWNERS:
             return name, f"no such option here, but of {', '.join(owners)}"
         return name, f"no such option{nearest(name, _options(command))}"
+    if (kind == "BadOptionUsage" or EXTRA.match(said)) and (switched := _switched(command, typed)):
+        return switched
     if kind == "BadOptionUsage":
         return error.option_name, "takes no value" if "not take" in said else "expected a value after it"
     if kind == "MissingParameter" and error.param is not None:
@@ -68,6 +70,18 @@ def _slip(error: Any, root: Any, command: Any, typed: Sequence[str]) -> tuple[st
     if found := EXTRA.match(said):
         return found[1], "not expected here"
     return "", _in_a_line(said)
+
+
+def _switched(command: Any, typed: Sequence[str]) -> tuple[str, str] | None:
+    """Return a switch with the "on" or "off" typed behind it, which it does not take, and what was meant, or None."""
+    flags = [param for param in command.params if getattr(param, "is_flag", False)]
+    for name, value in pairwise(part for word in typed for part in word.split("=", 1)):
+        flag = next((flag for flag in flags if name in (*flag.opts, *flag.secondary_opts)), None)
+        if flag and value in ("on", "off"):
+            meant = flag.opts if (name in flag.opts) == (value == "on") else flag.secondary_opts
+            hint = f" (did you mean '{max(meant, key=len)}'?)" if meant else ", and is off where it is not typed"
+            return f"{name} {value}", f"takes no value{hint}"
+    return None
 
 
 def _as_typed(name: str, typed: Sequence[str]) -> str:

@@ -44,8 +44,10 @@ def parse_min_effect(text: str) -> MinEffect:
         value = float(number)
     except ValueError:
         raise UsageError(f"--min-effect {text}: expected a share or a time, e.g. 0.5% or 50us") from None
+    if not unit and not value > 0:
+        raise UsageError(f"--min-effect {text}: expected above 0, e.g. 0.5% or 50us")
     if unit not in known:
-        hint = nearest(unit, known) if unit else f" (did you mean '{number}%'?)"
+        hint = nearest(unit, known) if unit else f" (did you mean '{number}%'?)" if value < 100 else ""
         raise UsageError(f"--min-effect {text}: expected a number and one of {', '.join(known)}, e.g. 0.5%{hint}")
     if not 0 < value < (100 if unit == "%" else math.inf):
         limits = "above 0% and below 100%" if unit == "%" else "a time above 0"
