@@ -7,6 +7,7 @@ from typing import Any
 
 from dsv4bench.dashboards.cells import batch_text, grouped, heading, notes_of, records_of, said_of, section, settings
 from dsv4bench.dashboards.count_tables import coverage_notes
+from dsv4bench.dashboards.panels import largest
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, empty
 from dsv4bench.results.compare import Pair
 from dsv4bench.results.record import Record
@@ -30,10 +31,10 @@ def device_tables(compared: Sequence[Pair]) -> list[Table]:
     found: list[Table] = []
     timed = [pair for pair in compared if any(record.device_time for record in pair.records)]
     for same in grouped(timed, lambda pair: (section(pair), pair.any.mode)):
-        largest = max(reversed(same), key=lambda pair: int(pair.any.batch.get("rows") or 0))
-        which = _which(largest.any, len(same) - 1)
-        found.append(_time_table(largest, which))
-        found += [_wait_table(record, which) for record in largest.records[-1:] if _seen(record).get("pieces")]
+        pair = largest(same)
+        which = _which(pair.any, len(same) - 1)
+        found.append(_time_table(pair, which))
+        found += [_wait_table(record, which) for record in pair.records[-1:] if _seen(record).get("pieces")]
     return found
 
 

@@ -37,8 +37,8 @@ def launches_figure(pairs: Sequence[Pair], sides: tuple[str, str], *without: str
     """Draw the launches of a forward by kv_source, stacked by operation: on a GPU kernels, copies and sets, else calls.
 
     `pairs` are counted cells of the same settings, `sides` what before and after are. Each launch mode has a panel, of
-    its largest batch. Operations whose number changed come first and are striped. Each has a number, in the legend and
-    in its parts that have room for it. `without`: settings of the sides.
+    its `largest` batch. Operations whose number changed come first and are striped. Each has a number, in the legend
+    and in its parts that have room for it. `without`: settings of the sides.
     """
     from matplotlib.figure import Figure
 

@@ -115,8 +115,8 @@ def launch_panels(pairs: Sequence[Pair]) -> list[tuple[str, list[Pair]]]:
 
 
 def largest(pairs: Sequence[Pair]) -> Pair:
-    """Return the pair with the most rows; the first of several."""
-    return max(pairs, key=lambda pair: int(pair.any.batch.get("rows") or 0))
+    """Return the pair with the most rows; of several the last."""
+    return max(reversed(pairs), key=lambda pair: int(pair.any.batch.get("rows") or 0))
 
 
 def _place(mode: str) -> int:

@@ -16,6 +16,7 @@ from dsv4bench.dashboards.cells import (
     settings,
     sides_run,
 )
+from dsv4bench.dashboards.panels import largest
 from dsv4bench.dashboards.style import arrow
 from dsv4bench.dashboards.table import Cell, Column, Table, cell, joined
 from dsv4bench.results.compare import Pair
@@ -40,11 +41,8 @@ def redundancy_tables(compared: Sequence[Pair]) -> list[Table]:
     Modes that repeat the same in the same places share a table.
     """
     seen = [pair for pair in compared if any(record.redundant is not None for record in pair.records)]
-    largest = [
-        max(reversed(same), key=lambda pair: int(pair.any.batch.get("rows") or 0))
-        for same in grouped(seen, lambda pair: (section(pair), mode_text(pair.any)))
-    ]
-    tables = grouped(((pair, _rows(pair)) for pair in largest), lambda one: (section(one[0]), one[1]))
+    shown = [largest(same) for same in grouped(seen, lambda pair: (section(pair), mode_text(pair.any)))]
+    tables = grouped(((pair, _rows(pair)) for pair in shown), lambda one: (section(one[0]), one[1]))
     return [_table([pair for pair, _ in same], same[0][1]) for same in tables if same[0][1]]
 
 

@@ -37,7 +37,7 @@ def test_each_kv_source_has_a_bar_a_side_stacked_by_operation():
     # 2 layers without a source, and 40 products of two kernels
     assert found["no kv_source, reuse off"] == {"dequant_swa": 2, "sparse_attention": 2, "qkv_proj": 80}
     assert [text.get_text() for text in eager.texts if text.get_text() not in "1234"][:2] == ["18", "13"]
-    assert eager.get_title() == "eager, batch 8 x 1024: 198 -> 164 in all"  # 38 + 40 + 40 + 80
+    assert eager.get_title() == "eager, batch 64 x 128: 198 -> 164 in all"  # 38 + 40 + 40 + 80
     assert lengths(graph) == found
 
 
