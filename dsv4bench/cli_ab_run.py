@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -94,10 +95,15 @@ def _sessions(setup: Setup) -> dict[str, Session]:
     return {side: replace(session, environment=session.environment | {"src": src[side]}) for side in SIDES}
 
 
-def _store(typed: Typed) -> Store:
-    if typed["resume"]:
-        return resume_store(typed["resume"])
-    return open_store(typed["out"] or run_directory("ab"))
+@contextmanager
+def _store(typed: Typed) -> Iterator[Store]:
+    """Open the run's folder; this process's own file stays there only if it holds a record."""
+    with resume_store(typed["resume"]) if typed["resume"] else open_store(typed["out"] or run_directory("ab")) as store:
+        try:
+            yield store
+        finally:
+            if store.path.stat().st_size == 0:
+                store.path.unlink()
 
 
 def _measure(

@@ -177,6 +177,19 @@ def test_what_could_share_a_process_runs_in_fresh_ones_where_asked(run, processe
     assert found.err.splitlines()[1:3] == ["[pair 1/1] a: reuse=off", "[pair 1/1] b: reuse=on"]
     assert [len(one.job.twos()) for one in processes] == [1, 1]
     assert {one.job.arguments.samples for one in processes} == {3}
+    assert [len(read_records(file).records) for file in Path("results").glob("*/*")] == [1, 1]  # a file a process
+
+
+def test_a_run_that_is_stopped_before_its_first_record_can_go_on(run, processes, pretended, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(ab_run, "run_process", stop)
+        assert run(*REUSE, "--fresh", "--pairs", "1", "--out", "run").code == 130
+    assert list(Path("run").iterdir()) == []
+    assert run(*REUSE, "--fresh", "--pairs", "1", "--resume", "run").code == 0
+    assert len(processes) == 2
 
 
 def test_code_that_is_edited_between_pairs_ends_the_run_and_keeps_what_was_measured(
