@@ -22,6 +22,7 @@ TITLED = (
 )
 FACTS = ("src", "torch", "triton", "cuda", "driver")
 NO_VERDICT = "change: from the last time above, as a share; no verdict: dsv4bench compare and ab judge"
+OF_A_SESSION = "A/B: the side (how many processes, if several, of which the time is the median); no change in a session"
 TIME = ("time_ns", "time_low_ns", "time_high_ns")
 
 Runs = Mapping[str, int]
@@ -60,25 +61,31 @@ def _numbered(found: Sequence[History]) -> Runs:
 
 def _history(one: History, runs: Runs) -> Table:
     scale, unit = _unit([one])
+    sides = [Column("A/B", ("side", "processes"), right=False)] if any(row["session"] for row in one.rows) else []
     columns = (
         *_seen_columns(f"step {unit}"),
         Column("change", ("change",)),
         Column("launches", ("launches",)),
+        *sides,
         *_WHENCE,
     )
     rows = []
     last: float | None = None
+    session: str | None = None
     moves = _moves(one.rows)
     for place, row in enumerate(one.rows):
         last = None if place in moves else last
-        change = row["time_ns"] / last - 1 if row["time_ns"] and last else None
+        within = row["session"] is not None and row["session"] == session
+        change = row["time_ns"] / last - 1 if row["time_ns"] and last and not within else None
         shown = cell(change, "" if change is None else format_percent(change, signed=True))
-        rows.append((*_seen_cells(row, scale), shown, cell(row["launches"]), *_whence(row, runs)))
-        last = row["time_ns"] or last
+        side = [_side(row)] * len(sides)
+        rows.append((*_seen_cells(row, scale), shown, cell(row["launches"]), *side, *_whence(row, runs)))
+        last, session = row["time_ns"] or last, row["session"]
     notes = [
         *filter(None, [_settings(one, (*TITLED, "kv"))]),
         *_legend(one.rows, runs),
         NO_VERDICT,
+        *([OF_A_SESSION] if sides else []),
         *_changes(one.rows),
         *moves.values(),
     ]
@@ -116,7 +123,7 @@ def _once(found: Sequence[History]) -> Table:
         said = {"batch": _batch(one), "mode": _mode(one)} | one.cell
         rows.append((*(cell(said.get(name)) for name in names), *_seen_cells(row, scale), *_whence(row, {})))
     run = seen[0]["run"] and f"run: {seen[0]['run']}"
-    notes = [*filter(None, [_settings(found[0], TITLED), run]), *_reasons(seen)]
+    notes = [*filter(None, [_settings(found[0], TITLED), run, _processes(seen)]), *_reasons(seen)]
     return Table(f"Measured once{_place(found[0])}", columns, tuple(rows), tuple(notes))
 
 
@@ -146,6 +153,14 @@ def _time(row: Mapping[str, Any], scale: int) -> Cell:
     if value is None:
         return Cell(row["status"], empty(3).values)
     return Cell(format_plus_minus(value, max(value - low, high - value), scale), (value, low, high))
+
+
+def _side(row: Mapping[str, Any]) -> Cell:
+    """Return which side of an A/B a row is, and of how many processes."""
+    side, processes = row["side"], row["processes"]
+    if side is None:
+        return empty(2)
+    return Cell(f"{side} ({processes})" if processes > 1 else side, (side, processes))
 
 
 def _whence(row: Mapping[str, Any], runs: Runs) -> tuple[Cell, Cell]:
@@ -187,6 +202,13 @@ def _changes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         for name in FACTS
         if old[name] != new[name] and new["created"] is not None
     ]
+
+
+def _processes(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return of how many processes the times are, where they are of several."""
+    numbers = sorted({row["processes"] or 1 for row in rows})
+    many = " to ".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
+    return f"the time of a row is the median of {many} processes of an A/B" if numbers[-1] > 1 else ""
 
 
 def _reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -38,7 +38,8 @@ def frame(records: Iterable[Record]) -> pd.DataFrame:
 
     Switches are columns by their command-line names ("graph-mode"), memory by its own ("peak_bytes"). A metric m gives
     m_ns, m_low_ns, m_high_ns and m_samples; time_ns, time_low_ns and time_high_ns are those of the step time;
-    `launches` are the kernels, copies and sets of a forward. The types are those of `typed`.
+    `launches` are the kernels, copies and sets of a forward; `session` and `side` are those of an A/B. The types
+    are those of `typed`.
     """
     return typed(columns(records))
 
@@ -163,6 +164,7 @@ def _seen(record: Told) -> dict[str, Any]:
     words = {"status": record.status, "reason": record.reason, "flags": ", ".join(map(str, record.flags))}
     predicted = _number((record.predicted or {}).get("saved_ns"))
     numbers = {"predicted_saved_ns": predicted, "launches": _launches(record)}
+    words |= {name: (record.ab or {}).get(name) for name in ("session", "side")}
     return {**words, **_bounds("time", step), **times, **sizes, **numbers, **record.memory}
 
 

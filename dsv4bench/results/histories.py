@@ -12,6 +12,7 @@ from dsv4bench.errors import UsageError, nearest
 from dsv4bench.results.comparability import CHIP
 from dsv4bench.results.compare import reached
 from dsv4bench.results.migrations import SWITCHES
+from dsv4bench.results.stats import median_interval
 
 # what makes a cell and where it was measured, by the columns of a frame
 PLACE = ("label", "engine", "machine")
@@ -37,13 +38,16 @@ SEEN = (
         "status",
         "reason",
     ),
-    *("flags", "time_ns", "time_low_ns", "time_high_ns", "launches", "run"),
+    *("flags", "time_ns", "time_low_ns", "time_high_ns", "launches", "run", "session", "side"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A cell by the columns of `PLACE` and `CELL` that it has, and its records, oldest first, by those of `SEEN`."""
+    """A cell by the columns of `PLACE` and `CELL` that it has, and its records, oldest first, by those of `SEEN`.
+
+    The processes of one side of an A/B are one row, its time their median: `processes` says how many they were.
+    """
 
     cell: dict[str, Any]
     rows: list[dict[str, Any]]
@@ -68,7 +72,25 @@ def _history(rows: Sequence[dict[str, Any]]) -> History:
     """Return a cell's history; what a time limit left out gives way to what was measured under the same key."""
     cell = {name: value for name, value in rows[0].items() if name not in SEEN and value is not None}
     stand = reached(rows, lambda row: row["key"], lambda row: row["reason"])
-    return History(cell, [{name: row[name] for name in SEEN} for row in stand])
+    return History(cell, _sides([{name: row[name] for name in SEEN} for row in stand]))
+
+
+def _sides(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows with all processes of one side of an A/B in one, at the place of the first."""
+    found: dict[Any, list[dict[str, Any]]] = {}
+    for place, row in enumerate(rows):
+        one = [row[name] for name in ("run", "session", "side", "status", "reason")]
+        found.setdefault(place if row["session"] is None else tuple(one), []).append(row)
+    return [_side(same) for same in found.values()]
+
+
+def _side(same: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first = same[0] | {"processes": None if same[0]["session"] is None else len(same)}
+    times = [row["time_ns"] for row in same if row["time_ns"] is not None]
+    if len(times) < 2:
+        return first
+    whole = median_interval(times)
+    return first | {"time_ns": whole.value, "time_low_ns": whole.low, "time_high_ns": whole.high}
 
 
 def _with(frame: pd.DataFrame, option: str, values: Sequence[Any]) -> pd.DataFrame:

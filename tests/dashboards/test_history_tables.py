@@ -6,7 +6,7 @@ from dsv4bench.dashboards.history_tables import history_name, history_tables
 from dsv4bench.dashboards.render import csv_text, plain
 from dsv4bench.results.frame import frame
 from dsv4bench.results.histories import histories
-from tests.results.synthetic import GPU, lost, ramp, record, with_variant
+from tests.results.synthetic import GPU, lost, ramp, record, with_side, with_variant
 
 
 def at(day, middle_us, commit, **changes):
@@ -128,3 +128,35 @@ def test_tables_fit_80_columns():
     runs = {"r" * 70: [*wide, at(1, 9_000, "c", batch=16)]} | {f"run-{n}": [at(n, 9_000, "c")] for n in range(3, 15)}
     tables = list(map(plain, history_tables(histories(of_runs(runs), {}))))
     assert max(len(line) for text in tables for line in text.splitlines()) <= 80
+
+
+def session(day, name, a_us, b_us, pairs=3):
+    """An A/B of two trees in fresh processes, 4 us apart: both sides are one cell."""
+    return [
+        with_side(at(day, us + 4 * (pair - pairs // 2), "a"), side, session=name, pair=pair, place=place)
+        for pair in range(pairs)
+        for place, (side, us) in enumerate((("a", a_us), ("b", b_us)))
+    ]
+
+
+def test_an_ab_is_a_row_a_side_and_has_no_change_within_a_session():
+    lines = shown([*session(1, "s1", 20_000, 19_000), *session(2, "s2", 20_900, 19_000, pairs=1)])[0].splitlines()
+    assert [line.split() for line in lines[2:7]] == [
+        ["UTC", "commit", "step", "ms", "change", "launches", "A/B", "key"],
+        ["2026-12-01", "08:30", "aaaaaaa", "20.000", "±0.004", "164", "a", "(3)", "gpu-1-Fa"],
+        ["2026-12-01", "08:30", "aaaaaaa", "19.000", "±0.004", "164", "b", "(3)", "gpu-1-Fa"],
+        ["2026-12-02", "08:30", "aaaaaaa", "20.900", "±0.004", "+10.00", "%", "164", "a", "gpu-1-Fa"],
+        ["2026-12-02", "08:30", "aaaaaaa", "19.000", "±0.004", "164", "b", "gpu-1-Fa"],
+    ]
+    assert "no change in a session" in " ".join(lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_cell_of_one_session_says_of_how_many_processes_its_time_is():
+    cells = [
+        with_side(at(1, 20_000, "a", batch=batch), "a", pair=pair, place=0)
+        for batch, pairs in ((1, 3), (8, 2))
+        for pair in range(pairs)
+    ]
+    (text,) = shown(cells)
+    assert "the time of a row is the median of 2 to 3 processes of an A/B" in text

@@ -9,7 +9,7 @@ from dsv4bench.results.frame import frame
 from dsv4bench.results.frame_cache import read_frame
 from dsv4bench.results.histories import histories
 from dsv4bench.results.store import NO_TIME_LEFT
-from tests.results.synthetic import GPU, lost, record, with_variant
+from tests.results.synthetic import GPU, lost, ramp, record, with_side, with_variant
 from tests.source_tree import ROOT
 
 
@@ -112,3 +112,33 @@ def test_committed_runs_have_histories(tmp_path):
     several = [one for one in histories(whole, {"reuse": ["on"]}) if len(one.rows) > 1]
     assert [one.cell["requests"] for one in several] == [1, 2, 4, 8, 16, 32]
     assert all([row["commit"][:7] for row in one.rows] == ["4867f65", "c7f3677"] for one in several)
+
+
+def process(minute, side, pair, middle_us, session="s1"):
+    """One fresh process of a side of an A/B."""
+    one = at(minute, samples_ns={"step_period": ramp(middle_us * 1000)})
+    return with_side(one, side, session=session, pair=pair, place=0)
+
+
+def test_the_processes_of_a_side_are_one_row_with_the_median_of_their_times():
+    times = {"a": (20, 24, 21), "b": (18, 17, 19)}
+    records = [process(2 * pair + (side == "b"), side, pair, times[side][pair]) for pair in range(3) for side in "ab"]
+    (one,) = found([*records, process(9, "a", 0, 30, session="s2"), at(10)])
+    seen = [tuple(row[name] for name in ("session", "side", "processes", "time_ns")) for row in one.rows]
+    assert seen == [
+        ("s1", "a", 3, 21_000),
+        ("s1", "b", 3, 18_000),
+        ("s2", "a", 1, 30_000),
+        (None, None, None, 19_500_000),
+    ]
+    assert [one.rows[0][name] for name in ("time_low_ns", "time_high_ns")] == [20_000, 24_000]  # 3 reach no 95 %
+    assert one.rows[1]["created"].minute == 1
+
+
+def test_a_process_that_failed_is_a_row_of_its_own():
+    gone = with_side(lost("failed", "boom", created="2026-11-30T12:02:00+00:00"), "a", pair=1, place=0)
+    (one,) = found([process(1, "a", 0, 20), gone, process(3, "a", 2, 22)])
+    assert [(row["status"], row["processes"], row["time_ns"]) for row in one.rows] == [
+        ("ok", 2, 21_000),
+        ("failed", 1, None),
+    ]
