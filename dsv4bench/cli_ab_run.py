@@ -12,18 +12,23 @@ from tempfile import TemporaryDirectory
 from dsv4bench.cli import FAILED, INCOMPLETE, NOTHING, OK, output_format
 from dsv4bench.cli_ab_plan import print_plan
 from dsv4bench.cli_ab_setup import Setup, Typed, set_up
+from dsv4bench.cli_gate import added_launches, counted, no_time, slower, tell_gate
 from dsv4bench.cli_prefill import exit_code
 from dsv4bench.cli_progress import progress
 from dsv4bench.cli_resume import resume_command, tell_interrupted
 from dsv4bench.dashboards import tables
+from dsv4bench.dashboards.cells import batch_text
 from dsv4bench.dashboards.pr_block import pr_block
 from dsv4bench.dashboards.render import show_tables
+from dsv4bench.dashboards.stored_cells import batch_words, cell_words
+from dsv4bench.dashboards.trial_cells import trial_kind
 from dsv4bench.errors import UsageError
 from dsv4bench.profiling.ab_child import Job
 from dsv4bench.profiling.ab_experiment import Experiment, find_session, session_name
 from dsv4bench.profiling.ab_rule import NARROW, TIME_LIMIT, Budget
 from dsv4bench.profiling.ab_run import CodeChanged, Launch, Run, finished_pairs, keys, missing, run_fresh, run_together
 from dsv4bench.profiling.session import Session, open_session
+from dsv4bench.results.compare import compare, pairs
 from dsv4bench.results.noise_floor import noise_floor
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import NO_TIME_LEFT, Store, open_store, read_records, resume_store, run_directory
@@ -173,15 +178,42 @@ def _never_reached(records: Sequence[Record]) -> set[str]:
 
 
 def gated(code: int, verdicts: Sequence[Verdict], gate: bool, strict: bool) -> int:
-    """Return the exit code with what a gate adds to it; A/A trials pass. The gravest counts: 1, then 4, then 3."""
-    own = [verdict for verdict in verdicts if gate and not verdict.trial.aa]
-    if code == FAILED or any(
-        verdict.word == "SLOWER" or _statuses(verdict) == ["ok", "out_of_memory"] for verdict in own
-    ):
+    """Return the exit code with what a gate adds to it, and say on stderr why; the gravest counts: 1, then 4, then 3.
+
+    Verdicts on A/A trials pass.
+    """
+    if not gate:
+        return code
+    stops = {id(verdict): _stops(verdict) for verdict in verdicts}
+    undecided = [one for one in verdicts if not one.trial.aa and not stops[id(one)] and _undecided(one)]
+    red = [*_added(verdicts), *(line for lines in stops.values() for line in lines)]
+    names = [(trial_kind(one.trial), batch_words(one.trial.any)) for one in undecided]
+    reasons = [one.word or one.reason for one in undecided]
+    tell_gate(red, counted(list(zip(reasons, names, strict=True))), strict)
+    if red or code == FAILED:
         return FAILED
     if code == NOTHING:
         return NOTHING
-    return INCOMPLETE if strict and any(map(_undecided, own)) else code
+    return INCOMPLETE if strict and undecided else code
+
+
+def _stops(verdict: Verdict) -> list[str]:
+    """Return why a cell stops the gate: it is slower, fits or runs on side a alone, or a process of it failed."""
+    trial = verdict.trial
+    name = f"{trial_kind(trial)} {batch_text(trial.any)}"
+    a, b = _statuses(verdict)
+    if not trial.aa and a == "ok" and b in ("failed", "wrong", "out_of_memory"):
+        return [no_time(name, verdict.reason)]
+    found = [slower(name, verdict.ratio)] if verdict.word == "SLOWER" and verdict.ratio and not trial.aa else []
+    lost = next((one for one in trial.processes if one.status in ("failed", "wrong")), None)
+    return [*found, f"{lost.status}: {name}: {(lost.ab or {})['side']}: {lost.reason}"] if lost else found
+
+
+def _added(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return what reuse launched more than its before, which is an exit code of 1 in any case."""
+    ran = [record for verdict in verdicts for record in verdict.trial.processes]
+    found = [(pair.any, compare(pair).added) for pair in pairs(ran, "reuse", "off", "on")]
+    return [line for record, added in found for line in added_launches(cell_words(record), added)]
 
 
 def _undecided(verdict: Verdict) -> bool:

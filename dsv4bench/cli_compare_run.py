@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from dsv4bench.cli import FAILED, INCOMPLETE, NOTHING, OK
-from dsv4bench.dashboards.cells import grouped
+from dsv4bench.cli_gate import added_launches, counted, no_time, slower, tell_gate
 from dsv4bench.dashboards.compare_tables import BY, stored_tables
 from dsv4bench.dashboards.render import show_tables
-from dsv4bench.dashboards.stored_cells import cell_words, several_geometries, which
+from dsv4bench.dashboards.stored_cells import batch_words, cell_words, kind_words, several_geometries
 from dsv4bench.errors import UsageError, nearest
 from dsv4bench.results.comparability import MACHINE
 from dsv4bench.results.record import Record
 from dsv4bench.results.store import read_records
 from dsv4bench.results.stored import TWO_MACHINES, StoredCell, compare_stored
-from dsv4bench.units import format_percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,7 @@ def _gated(cells: Sequence[StoredCell], strict: bool) -> int:
     passed += [(one.reason, one) for one in cells if _not_run(one)]
     passed += [(f"not timed before ({one.reason.removeprefix('before: ')})", one) for one in cells if _new_time(one)]
     passed += [("launches not counted after", one) for one in cells if _uncounted(one)]
-    tell(*(f"gate: {line}" for line in [*red, *_counted(doubts, several)]))
-    tell(*(f"gate: {'' if strict else 'passed: '}{line}" for line in _counted(passed, several)))
+    tell_gate([*red, *_counted(doubts, several)], _counted(passed, several), strict)
     if red:
         return FAILED
     if not any(one.old and one.after_ns for one in cells):
@@ -115,19 +113,16 @@ def _counts(record: Record) -> bool:
 
 
 def _counted(said: Sequence[tuple[str, StoredCell]], geometry: bool) -> list[str]:
-    """Return one line for each reason, with its cells."""
-    reasons = grouped(said, lambda pair: pair[0])
-    return [f"{same[0][0]}: {which([one for _, one in same], geometry)}" for same in reasons]
+    return counted([(why, (kind_words(one.any, geometry), batch_words(one.any))) for why, one in said])
 
 
 def _red(one: StoredCell, geometry: bool) -> list[str]:
     """Return why a cell stops the gate; its name says the `geometry` where that is asked for."""
     name = cell_words(one.any, geometry)
-    found = [f"added launches: {name}: {sentence}" for sentence in one.added or ()]
+    found = added_launches(name, one.added)
     if one.word == "SLOWER" and one.ratio:
-        low, high = (format_percent(share - 1, signed=True) for share in (one.ratio.low, one.ratio.high))
-        found.append(f"SLOWER: {name}: {format_percent(one.ratio.value - 1, signed=True)} [{low}, {high}]")
-    return found + ([f"no time any more: {name}: {one.reason}"] if one.lost else [])
+        found.append(slower(name, one.ratio))
+    return [*found, no_time(name, one.reason)] if one.lost else found
 
 
 def _plain(one: StoredCell) -> dict[str, Any]:

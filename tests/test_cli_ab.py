@@ -17,8 +17,12 @@ from dsv4bench.profiling.ab_child import parse_job
 from dsv4bench.profiling.ab_rule import Budget
 from dsv4bench.profiling.group import GroupRun
 from dsv4bench.profiling.recording import unmeasured
+from dsv4bench.results.stats import Interval
 from dsv4bench.results.store import Store, read_records
+from dsv4bench.results.trials import trials
+from dsv4bench.results.verdict import judge
 from tests.command_line import HERE, command_line, tiny_config
+from tests.results.synthetic import counts, lost, record, row, with_side
 
 LENGTHS = ("--extend", "4", "--prefix", "60")
 REUSE = ("--a", "reuse=off", "--b", "reuse=on")
@@ -241,9 +245,21 @@ def test_a_planted_slowdown_gates_red(run, processes, monkeypatch, tmp_path):
 # what the exit code says
 
 
-def verdict(word, aa=False, a="ok", b="ok"):
-    sides = [SimpleNamespace(status=status) if status else None for status in (a, b)]
-    return SimpleNamespace(word=word, trial=SimpleNamespace(aa=aa, a=sides[0], b=sides[1]))
+CELL = "eager, kv v41+fp4, batch 1 x 1024"
+
+
+def verdict(word, aa=False, a="ok", b="ok", batch=1):
+    """A verdict of +0.93 % [+0.55 %, +1.31 %] on reuse=off (a) and reuse=on (b); None: a side that was not run."""
+    sides = {
+        side: with_side(
+            record(batch, reuse) if status == "ok" else lost(status, "boom", batch=batch, reuse=reuse), side, aa=aa
+        )
+        for side, reuse, status in (("a", "off", a), ("b", "on", b))
+        if status
+    }
+    (trial,) = trials(sides.values())
+    (judged,) = judge([trial])
+    return replace(judged, word=word, ratio=Interval(1.0093, 1.0055, 1.0131, 0.95))
 
 
 @pytest.mark.parametrize(
@@ -281,10 +297,80 @@ def test_the_exit_code_that_verdicts_earn(code, verdicts, options, expected):
     assert gated(code, verdicts, "gate" in options, "strict" in options) == expected
 
 
+@pytest.mark.parametrize(
+    ("verdicts", "stops", "passes"),
+    [
+        ([verdict("SLOWER")], [f"SLOWER: {CELL}: +0.93 % [+0.55 %, +1.31 %]"], []),
+        (
+            [verdict("INCONCLUSIVE", batch=batch) for batch in range(1, 11)],
+            [],
+            ["INCONCLUSIVE: eager, kv v41+fp4, batch 1, 2, 3, 4, 5, 6, 7, 8 and 2 more"],
+        ),
+        ([verdict(None, b="wrong")], [f"no time any more: {CELL}: b: wrong: boom"], []),
+        ([verdict(None, b="out_of_memory")], [f"no time any more: {CELL}: b: out_of_memory: boom"], []),
+        ([verdict(None, a="failed")], [f"failed: {CELL}: a: boom"], []),
+        ([verdict(None, a="failed", aa=True)], [f"failed: {CELL}: a: boom"], []),
+        (
+            [verdict(None, a="skipped", b="skipped"), verdict(None, a="out_of_memory", batch=2)],
+            [],
+            [
+                "both sides: skipped: boom: eager, kv v41+fp4, batch 1",
+                "a: out_of_memory: boom: eager, kv v41+fp4, batch 2",
+            ],
+        ),
+        ([verdict("FASTER"), verdict("SLOWER", aa=True), verdict(None, a="refused", b="refused")], [], []),
+        ([], [], []),
+    ],
+    ids=[
+        "slower",
+        "inconclusive",
+        "wrong",
+        "does not fit any more",
+        "failed",
+        "A/A failed",
+        "no verdict",
+        "good",
+        "none",
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True], ids=["gate", "strict"])
+def test_what_stops_a_gate_is_said_with_its_cells(capsys, verdicts, stops, passes, strict):
+    assert gated(OK, verdicts, True, strict) == (FAILED if stops else INCOMPLETE if passes and strict else OK)
+    said = [f"gate: {'' if strict else 'passed: '}{line}" for line in passes]
+    assert capsys.readouterr().err.splitlines() == [*(f"gate: {line}" for line in stops), *said]
+    gated(OK, verdicts, False, False)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_gate_calls_a_cell_without_what_is_switched(capsys):
+    cells = [record(8, graph=graph) for graph in (False, True)]
+    named = ("graph=off", "graph=on")
+    (trial,) = trials([with_side(one, side, named) for one, side in zip(cells, "ab", strict=True)])
+    gated(OK, [replace(verdict("SLOWER"), trial=trial)], True, False)
+    assert capsys.readouterr().err.startswith(
+        "gate: SLOWER: eager -> graph, reuse on, kv v41+fp4, batch 8 x 1024: +0.93 %"
+    )
+
+
+def test_a_gate_says_what_reuse_launches_more(capsys):
+    one = verdict("FASTER")
+    more = replace(one.trial.b, counts=counts("on", extra=[row("sparse_attention", 2, "eager", 0, copies=3)]))
+    slow = replace(one, trial=replace(one.trial, b=more, processes=(one.trial.a, more)))
+    assert gated(FAILED, [slow], True, False) == FAILED
+    assert capsys.readouterr().err.startswith(
+        "gate: added launches: eager, reuse on, kv v41+fp4, batch 1 x 1024: sparse_"
+    )
+
+
 def test_a_gate_lets_noise_pass_and_strict_does_not(run, pretended):
-    assert run(*REUSE, "--pairs", "2", "--gate", "--out", "gate").code == 0
-    assert run(*REUSE, "--pairs", "2", "--gate", "--strict", "--out", "strict").code == 3
-    assert run("--a", "reuse=on", "--b", "reuse=off", "--gate", "--out", "back").code == 1
+    cell = "eager, kv v41+fp4, batch 1"
+    for typed, code, said in (
+        ("--a reuse=off --b reuse=on --pairs 2", 0, f"gate: passed: INCONCLUSIVE: {cell}"),
+        ("--a reuse=off --b reuse=on --pairs 2 --strict --quiet", 3, f"gate: INCONCLUSIVE: {cell}"),
+        ("--a reuse=on --b reuse=off", 1, f"gate: SLOWER: {cell} x 4: +11.11 % [+11.11 %, +11.11 %]"),
+    ):
+        found = run(*typed.split(), "--gate", "--out", str(code))
+        assert (found.code, found.err.splitlines()[-1]) == (code, said)
 
 
 # the block for a pull request

@@ -40,16 +40,17 @@ def several_geometries(cells: Sequence[StoredCell]) -> bool:
 
 def cell_words(record: Record, geometry: bool = False) -> str:
     """Return what a cell is called in a sentence, e.g. "graph sm100, reuse on, kv v4, batch 8 x 1024"."""
-    if record.kernel:
-        return f"{kind_words(record)}, {batch_words(record)}"
-    return f"{kind_words(record, geometry)}, batch {batch_text(record)}"
+    return f"{kind_words(record, geometry)} {batch_words(record) if record.kernel else batch_text(record)}"
 
 
 def kind_words(record: Record, geometry: bool = False) -> str:
-    """Return what a cell is called but for its batch or case; of a step with its geometry, where that is asked for."""
+    """Return how the name of a cell begins, up to its batch or case: "eager, reuse on, kv v4, batch".
+
+    Of a step it says the geometry where that is asked for.
+    """
     if record.kernel:
-        return f"{record.kernel.get('name')} by {record.kernel.get('provider')}"
-    return f"{f'{record.geometry} ' if geometry else ''}{mode_text(record)}{_switches(record)}"
+        return f"{record.kernel.get('name')} by {record.kernel.get('provider')},"
+    return f"{f'{record.geometry} ' if geometry else ''}{mode_text(record)}{switch_words(record)}, batch"
 
 
 def batch_words(record: Record) -> str:
@@ -61,20 +62,23 @@ def batch_words(record: Record) -> str:
 
 def which(cells: Sequence[StoredCell], geometry: bool = False) -> str:
     """Return which cells are meant, those that differ only in their batch or case together."""
-    kinds = grouped([one.any for one in cells], lambda record: kind_words(record, geometry))
-    return "; ".join(_together(same, geometry) for same in kinds)
+    return together([(kind_words(one.any, geometry), batch_words(one.any)) for one in cells])
 
 
-def _together(records: Sequence[Record], geometry: bool) -> str:
-    names = list(dict.fromkeys(map(batch_words, records)))
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    batch = "" if records[0].kernel else "batch "
-    return f"{kind_words(records[0], geometry)}, {batch}{', '.join(names[:MOST_NAMES])}{more}"
+def together(names: Sequence[tuple[str, str]]) -> str:
+    """Return the names of cells, each given as its beginning and its batch or case, in one sentence."""
+    found = []
+    for same in grouped(names, lambda name: name[0]):
+        batches = list(dict.fromkeys(batch for _, batch in same))
+        more = f" and {len(batches) - MOST_NAMES} more" if len(batches) > MOST_NAMES else ""
+        found.append(f"{same[0][0]} {', '.join(batches[:MOST_NAMES])}{more}")
+    return "; ".join(found)
 
 
-def _switches(record: Record) -> str:
-    """Return the switches that a cell's name says: reuse and KV always, others where they are not as usual."""
-    said = {name: record.variant[name] for name in ("reuse", "kv", *USUAL) if record.variant.get(name)}
+def switch_words(record: Record, *without: str) -> str:
+    """Return the switches that a cell's name says but for some: reuse, KV, and others where they are not as usual."""
+    names = [name for name in ("reuse", "kv", *USUAL) if name not in without]
+    said = {name: record.variant[name] for name in names if record.variant.get(name)}
     words = [f"{name} {value}" for name, value in said.items() if USUAL.get(name) != value]
     return "".join(f", {word}" for word in [*words, *([f"{record.ranks} ranks"] if record.ranks > 1 else [])])
 

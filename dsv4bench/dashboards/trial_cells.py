@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dsv4bench.dashboards.cells import batch_text, grouped, heading, mode_text, provenance, said_of, settings
+from dsv4bench.dashboards.stored_cells import switch_words
 from dsv4bench.dashboards.style import arrow
 from dsv4bench.results.record import Record
 from dsv4bench.results.trials import Trial
@@ -61,6 +62,11 @@ def _mode(trial: Trial, text: Callable[[Record], str]) -> str:
 def trial_cell(verdict: Verdict) -> str:
     """Return which cell a trial is, e.g. "eager, batch 8 x 1024"."""
     return f"{_mode(verdict.trial, mode_text)}, batch {batch_text(verdict.trial.any)}"
+
+
+def trial_kind(trial: Trial) -> str:
+    """Return how a trial's cell is called, without what is switched, up to its batch: "eager, kv v4, batch"."""
+    return f"{_mode(trial, mode_text)}{switch_words(trial.any, *trial.switched)}, batch"
 
 
 def said_of_trials(verdicts: Sequence[Verdict], sentences: Callable[[Verdict], Iterable[str]]) -> list[str]:
