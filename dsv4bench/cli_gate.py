@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dsv4bench.dashboards.cells import grouped
 from dsv4bench.dashboards.stored_cells import together
+from dsv4bench.dashboards.table import printable
 from dsv4bench.results.stats import Interval
 from dsv4bench.units import format_percent
 
@@ -36,4 +37,4 @@ def counted(said: Sequence[tuple[str, tuple[str, str]]]) -> list[str]:
 def tell_gate(stops: Sequence[str], passed: Sequence[str], strict: bool) -> None:
     """Print a line on stderr for all that stops a gate, and for what passes unless it is `strict`."""
     for line in (*stops, *(f"{'' if strict else 'passed: '}{line}" for line in passed)):
-        print(f"gate: {line}", file=sys.stderr, flush=True)
+        print(f"gate: {printable(line)}", file=sys.stderr, flush=True)

@@ -48,6 +48,8 @@ RUNS = {
     "skipped": [lost("skipped", "not installed", environment=GPU)],
     "same-and-skipped": [step(), lost("skipped", "not installed", batch=2, environment=GPU)],
     "same-and-refused": [step(), lost("refused", "too long", batch=2, environment=GPU)],
+    "torn": [replace(lost("failed", "one line\r\nand \x1b[1manother", batch=2), environment=GPU), step()],
+    "broken-name": [step(environment={"gpu": "NVIDIA\nB300"})],
     "nothing": [step(samples_ns={"step_period": [0] * 11})],
     "slow-and-driver": [step(20_600), step(batch=2, environment={"driver": "590"})],
 }
@@ -118,6 +120,23 @@ def test_exit_codes(monkeypatch, tmp_path, capsys, sides, gate, code, said):
     assert found == code
     assert said in err if said else err == ""
     assert out
+
+
+@pytest.mark.parametrize(
+    ("after", "said"),
+    [
+        (
+            "torn",
+            "gate: no time any more: eager, reuse on, kv v41+fp4, batch 2 x 1024: after: failed: one line  and  [1mano",
+        ),
+        ("broken-name", "gate: two machines: no verdict (machine: NVIDIA H200 before, NVIDIA B300 after): eager"),
+    ],
+    ids=["reason", "machine"],
+)
+def test_a_line_of_the_gate_is_one_line_whatever_is_in_it(run, after, said):
+    lines = run("both.jsonl", f"{after}.jsonl", "--gate").err.splitlines()
+    assert lines[0].startswith(said)
+    assert all(line.startswith("gate: ") and line.isprintable() for line in lines)
 
 
 @pytest.mark.parametrize(
