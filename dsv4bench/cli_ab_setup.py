@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dsv4bench.cli import AXES
-from dsv4bench.cli_ab_sources import Place, place_texts, places
+from dsv4bench.cli_ab_sources import Place, at_hand, place_texts, places
 from dsv4bench.profiling.ab_experiment import Experiment
 from dsv4bench.profiling.time_limit import parse_time_limit
 from dsv4bench.results.min_effect import MinEffect, parse_min_effect
@@ -44,8 +44,14 @@ class Setup:
 
 def set_up(typed: Typed, scratch: Path) -> Setup:
     """Return what was asked for; source trees of git revisions are unpacked in `scratch`."""
+    where = _places(typed, scratch)
+    with at_hand(where):
+        return _set_up(typed, where)
+
+
+def _set_up(typed: Typed, where: dict[str, Place]) -> Setup:
     device = resolve_device(typed["device"])
-    switches, where = _sides(typed, device, scratch)
+    switches = _switches(typed, device, where)
     arguments = _arguments(typed, switches, device)
     twos = two_sides(cells(prefill_options(arguments)), switches["a"], switches["b"])
     apart = [] if all(two.together for two in twos) else list(switches["a"])
@@ -71,17 +77,21 @@ def set_up(typed: Typed, scratch: Path) -> Setup:
     )
 
 
-def _sides(typed: Typed, device: str, scratch: Path) -> tuple[dict[str, Switches], dict[str, Place]]:
-    """Return what each side sets and where it runs; with --aa both are a."""
-    texts = [{side: str(typed[f"{side}_{kind}"]) for side in SIDES} for kind in ("src", "env")]
+def _places(typed: Typed, scratch: Path) -> dict[str, Place]:
+    """Return where each side runs; with --aa both where a does."""
+    trees, pythons = ({side: str(typed[f"{side}_{kind}"]) for side in SIDES} for kind in ("src", "env"))
+    if typed["aa"]:
+        return dict.fromkeys(SIDES, places(trees | {"b": ""}, pythons | {"b": ""}, scratch)["a"])
+    return places(trees, pythons, scratch)
+
+
+def _switches(typed: Typed, device: str, where: Mapping[str, Place]) -> dict[str, Switches]:
+    """Return what each side sets; with --aa both what a does."""
     switches = {side: parse_side(f"--{side}", typed[side], device) for side in SIDES}
     if typed["aa"]:
-        texts, switches = [{**text, "b": ""} for text in texts], dict.fromkeys(SIDES, switches["a"])
-    where = places(texts[0], texts[1], scratch)
-    if typed["aa"]:
-        return switches, dict.fromkeys(SIDES, where["a"])
+        return dict.fromkeys(SIDES, switches["a"])
     check_sides(switches["a"], switches["b"], elsewhere=where["a"].differs_from(where["b"]))
-    return switches, where
+    return switches
 
 
 def _arguments(typed: Typed, switches: Mapping[str, Switches], device: str) -> PrefillArguments:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,33 @@ def place_texts(found: Mapping[str, Place]) -> dict[str, str]:
         )
         for side, place in found.items()
     }
+
+
+@contextmanager
+def at_hand(where: Mapping[str, Place]) -> Iterator[None]:
+    """Let a provider's file import what lies only in a side's tree, while this process plans and measures nothing.
+
+    The trees come last on the path, and those with code of this project not at all. UsageError, saying what to do, for
+    an import that fails nevertheless.
+    """
+    before = sys.path
+    trees = [place.tree for place in where.values() if place.tree and "dsv4bench" not in place.packages]
+    sys.path = [*before, *map(str, trees)]
+    try:
+        yield
+    except UsageError as error:
+        if any(place.elsewhere for place in where.values()) and _lacks_a_module(error):
+            raise UsageError(f"{error}; expected the import inside the function, or the package here too") from error
+        raise
+    finally:
+        sys.path = before
+
+
+def _lacks_a_module(error: BaseException | None) -> bool:
+    """Return whether an import that failed lies behind an error."""
+    while error is not None and not isinstance(error, ImportError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _told_apart(place: Place, tree: Path) -> Place:

@@ -13,7 +13,9 @@ from dsv4bench.cli_ab_sources import Place, place_texts, places
 from dsv4bench.cli_source import source_tree
 from dsv4bench.errors import DsvError, UsageError
 from dsv4bench.profiling import child
+from dsv4bench.workloads import providers
 from dsv4bench.workloads.sides import Two
+from tests.command_line import command_line, tiny_config
 from tests.profiling.small_groups import group
 from tests.test_cli_source import git, package
 
@@ -33,6 +35,11 @@ def here(tmp_path, monkeypatch):
     git(checkout, "tag", "first", "HEAD~1")
     (tmp_path / "scratch").mkdir()
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    return tiny_config(tmp_path_factory.mktemp("model"))
 
 
 def number(place):
@@ -193,6 +200,71 @@ def test_a_python_that_cannot_measure_says_why(here, pythons, monkeypatch):
         places(NEITHER, {"a": "", "b": "new"}, here / "scratch")
     with pytest.raises(UsageError, match=r"^--a-env scratch: no such file; expected the Python of an environment"):
         places(NEITHER, {"a": "scratch", "b": ""}, here / "scratch")
+
+
+# what a file of the user's imports
+
+
+def _forget():
+    """Let the next test read its own file and package anew."""
+    for kept in (providers.own_file, providers._module, providers._source):
+        kept.cache_clear()
+    sys.modules.pop("only_there", None)
+
+
+@pytest.fixture
+def own(here, config, monkeypatch, capsys):
+    """Plan an A/B whose provider's file imports what lies only in a tree; a package of a tree is forgotten again."""
+    package(here / "tree", "only_there")
+    package(here / "project", "only_there")
+    package(here / "project", "dsv4bench")
+    (here / "own.py").write_text("import only_there\n\n\ndef fn(**_):\n    pass\n")
+    (here / "old" / "bin").mkdir(parents=True)
+    (here / "old" / "bin" / "python").touch()
+    monkeypatch.setattr(cli_ab_sources, "run_process", lambda *_: None)
+    path = [*sys.path]
+    _forget()
+    command = command_line(monkeypatch, capsys)
+    plan = ("ab", "prefill", "--geometry", config, "--extend", "4", "--prefix", "60", "--no-graph", "--dry-run")
+    yield lambda *words: command(*plan, *words)
+    assert sys.path == path
+    _forget()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--provider", "rms_norm=own.py:fn", "--a-src", "sglang", "--b-src", "tree"),
+        ("--a", "provider=auto", "--b", "provider=rms_norm=own.py:fn", "--a-src", "tree", "--b-src", "tree"),
+    ],
+    ids=["of both sides", "of one side"],
+)
+def test_a_provider_s_file_may_import_what_lies_only_in_a_tree(own, words):
+    found = own(*words)
+    assert (found.code, found.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--provider", "rms_norm=own.py:fn", "--a-src", "project", "--b-src", "sglang"),
+        ("--a", "provider=auto", "--b", "provider=rms_norm=own.py:fn", "--b-env", "old"),
+    ],
+    ids=["a tree of this project's own", "another Python"],
+)
+def test_an_import_that_fails_here_says_what_to_do(own, words):
+    found = own(*words)
+    assert found.code == 2
+    assert found.err.endswith(
+        "own.py:1: ModuleNotFoundError: No module named 'only_there' (while importing it); expected the import inside"
+        " the function, or the package here too\n"
+    )
+    assert len(found.err.splitlines()) == 1
+
+
+def test_without_a_place_of_its_own_a_side_has_no_more_to_say(own):
+    found = own("--provider", "rms_norm=own.py:fn", "--a", "reuse=off", "--b", "reuse=on")
+    assert found.err.endswith("No module named 'only_there' (while importing it)\n")
 
 
 # trees that nobody asks
