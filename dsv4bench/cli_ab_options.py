@@ -69,7 +69,7 @@ Markdown = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where records go. [results/<UTC time>-ab]")]
 Resume = Annotated[
     Path | None,
-    typer.Option("--resume", metavar="DIR", help="Go on with an interrupted run: only the pairs that are missing."),
+    typer.Option("--resume", metavar="DIR", help="Go on with a run: only cells that are missing; with --fresh, pairs."),
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print cells, pairs, modelled time, and what a cell can tell from noise.")

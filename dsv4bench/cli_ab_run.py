@@ -84,7 +84,7 @@ def _run(setup: Setup, typed: Typed, form: str) -> int:
         except CodeChanged as changed:
             _tell(str(changed), f"records: {store.directory}; --resume measures the new code as another experiment")
             return _report(store, name, typed, form) or INCOMPLETE
-        tell(*_why(stop, typed["time_limit"]), f"records: {store.directory}")
+        tell(*_why(stop, typed["time_limit"], experiment.fresh), f"records: {store.directory}")
         if stop == TIME_LIMIT and (
             experiment.fresh or _never_reached(_of(read_records(store.directory).records, name))
         ):
@@ -139,13 +139,13 @@ def _title(experiment: Experiment, pair: int, side: str) -> str:
     return f"[pair {pair + 1}/{experiment.pairs}] {side}{f': {what}' if what else ''}"
 
 
-def _why(stop: str, limit: str) -> list[str]:
-    """Return a line about an end before all pairs, or none."""
-    said = {
-        TIME_LIMIT: f"stopped at --time-limit {limit}: cells have fewer pairs than were asked for, or none",
-        NARROW: "stopped: the interval of every cell is narrower than half of the least effect",
-    }
-    return [said[stop]] if stop in said else []
+def _why(stop: str, limit: str, fresh: bool) -> list[str]:
+    """Return lines about an end before all pairs, or none; in one process a cell's pairs are taken at one go."""
+    if stop == TIME_LIMIT:
+        said = f"stopped at --time-limit {limit}: cells have fewer pairs than were asked for, or none"
+        final = "a cell that has pairs takes no more of them: for more, give more time in another folder"
+        return [said] if fresh else [said, final]
+    return ["stopped: the interval of every cell is narrower than half of the least effect"] if stop == NARROW else []
 
 
 def _interrupted(store: Store, session: str) -> int:

@@ -500,7 +500,8 @@ def test_a_cell_that_the_time_limit_left_out_is_an_exit_code_until_it_is_measure
         late.setattr(Budget, "spent", property(lambda _: bool(pretended)))
         found = run(*REUSE, "--batch", "1,2", "--time-limit", "9", "--out", "run")
     assert (found.code, len(pretended)) == (3, 1)
-    said, command = found.err.splitlines()[-2:]
+    final, _, said, command = found.err.splitlines()[-4:]
+    assert final == "a cell that has pairs takes no more of them: for more, give more time in another folder"
     assert said == "what was never reached is measured by"
     assert shlex.split(command)[-6:] == ["--batch", "1,2", "--time-limit", "9", "--resume", "run"]
     found = run(*REUSE, "--batch", "1,2", "--time-limit", "9", "--resume", "run")
@@ -516,6 +517,7 @@ def test_the_time_limit_is_told(run, processes, pretended):
         in found.err.splitlines()
     )
     assert found.err.splitlines()[-2] == "what was never reached is measured by"  # pairs
+    assert "takes no more" not in found.err
 
 
 # slips
