@@ -61,11 +61,12 @@ def nearest(value: str, known: list[str] | tuple[str, ...]) -> str:
 def nearest_path(path: Path) -> str:
     """Return " (did you mean X?)" for the nearest name beside where the missing `path` would be, or "" for none.
 
-    Names are held against each other without their suffix, which all files of a folder may share.
+    Names are held against each other without their suffix, which all files of a folder may share; and more closely than
+    words are, since a folder may hold anything.
     """
     try:
         beside = {one.stem: one for one in sorted(path.parent.iterdir())}
     except OSError:
         return ""
-    found = get_close_matches(path.stem, beside, n=1, cutoff=0.5)
+    found = get_close_matches(path.stem, beside, n=1, cutoff=0.75)
     return f" (did you mean '{beside[found[0]]}'?)" if found else ""

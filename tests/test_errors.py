@@ -36,13 +36,15 @@ def test_of_several_the_nearest_is_named():
         ("runs/h200-defualt", " (did you mean 'runs/h200-default'?)"),
         ("runs/befor.jsonl", " (did you mean 'runs/before.jsonl'?)"),
         ("runs/none.jsonl", ""),
+        ("runs/deflate", ""),
         ("rns/before.jsonl", ""),
         ("rns", " (did you mean 'runs'?)"),
     ],
-    ids=["folder", "file", "only the suffix is alike", "its folder is missing too", "here"],
+    ids=["folder", "file", "only the suffix is alike", "half its letters", "its folder is missing too", "here"],
 )
 def test_a_missing_path_gets_the_nearest_name_beside_it(tmp_path, monkeypatch, missing, said):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "h200-default").mkdir(parents=True)
-    (tmp_path / "runs" / "before.jsonl").touch()
+    for name in ("before.jsonl", "leaflet.log"):
+        (tmp_path / "runs" / name).touch()
     assert nearest_path(Path(missing)) == said

@@ -23,22 +23,9 @@ CELL = (
 )
 NAMES = {"batch": "requests"}  # the columns of options that are called otherwise
 SEEN = (
-    *(
-        "key",
-        "created",
-        "commit",
-        "dirty",
-        "src",
-        "torch",
-        "triton",
-        "cuda",
-        "driver",
-        *CHIP,
-        "mode",
-        "status",
-        "reason",
-    ),
-    *("flags", "time_ns", "time_low_ns", "time_high_ns", "launches", "run", "session", "side"),
+    *("key", "created", "commit", "dirty", "src", "torch", "triton", "cuda", "driver", *CHIP),
+    *("mode", "status", "reason", "flags", "time_ns", "time_low_ns", "time_high_ns", "launches"),
+    *("run", "session", "side"),
 )
 
 
