@@ -48,13 +48,14 @@ def find(row: str, folder: Path) -> tuple[Record, list[Path]]:
                 f"{row}: expected a line from 1 to {len(records)} of `dsv4bench show {place} --format jsonl`"
             )
         return records[int(number) - 1], []
-    if Path(row).exists():
+    if row and Path(row).exists():
         raise UsageError(f"{row}: expected a row of it, {row}:N; `dsv4bench history {row}` shows keys")
     every = [(file, record) for file, record in read_all([folder]) if row and record.key.startswith(row)]
     found = list({encode(one[1]): one for one in every}.values())  # a copy is no other run
     keys = list(dict.fromkeys(record.key for _, record in found))
     if not found:
-        raise UsageError(f"{row}: no key of a record in {folder} begins so; `dsv4bench history {folder}` shows keys")
+        typed = shlex.quote(row)
+        raise UsageError(f"{typed}: no key of a record in {folder} begins so; `dsv4bench history {folder}` shows keys")
     if len(keys) > 1:
         some = ", ".join(keys[:MOST_KEYS])
         raise UsageError(f"{row}: {format_count(len(keys), 'key')} in {folder} begin so: {some}; expected more of one")

@@ -173,6 +173,7 @@ def test_a_record_that_says_nothing_of_its_making_says_so():
     ("typed", "message"),
     [
         ("zzz runs", "zzz: no key of a record in runs begins so; `dsv4bench history runs` shows keys"),
+        ("'' runs", "'': no key of a record in runs begins so"),
         ("k runs", "k: 2 keys in runs begin so: k1, k2; expected more of one"),
         ("runs:0", "runs:0: expected a line from 1 to 2 of `dsv4bench show runs --format jsonl`"),
         ("runs:3", "runs:3: expected a line from 1 to 2"),
@@ -180,12 +181,12 @@ def test_a_record_that_says_nothing_of_its_making_says_so():
         ("none:1", "none: no such file or directory"),
         ("k1", "results: no such file or directory"),
     ],
-    ids=["unknown", "several", "zero", "beyond", "folder", "missing", "default"],
+    ids=["unknown", "empty", "several", "zero", "beyond", "folder", "missing", "default"],
 )
 def test_a_mistake_is_one_line(run, tmp_path, typed, message):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "r.jsonl").write_text(encode(record(key="k1")) + encode(record(key="k2")))
-    found = run("repro", *typed.split())
+    found = run("repro", *shlex.split(typed))
     assert (found.code, found.out) == (2, "")
     assert message in found.err
 
